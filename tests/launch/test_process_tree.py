@@ -231,7 +231,7 @@ os.read(0, 1)
     parent = subprocess.Popen(line, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert parent.stdout.read(1) == b"x"
     parent.send_signal(signal.SIGKILL)
-    parent.communicate(timeout=10)
+    parent.communicate(timeout=200)
     process.wait_until((tmp_path / "term").exists, 10, "SIGTERM")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
@@ -60,21 +61,19 @@ def rank():
     value.close()
 
 
-@pytest.mark.parametrize(
-    ("line", "limit"),
-    [
+def test_the_limit_is_that_of_the_section(subtests):
+    for line, limit in (
         ("section 600 0 checkpoint", 600.0),
         ("section 10 0 checkpoint", 10.0),  # shorter than the idle limit
         ("section 10 1 checkpoint", IDLE),  # a trainer's shortens nothing
         ("section 600 1 checkpoint", 600.0),
-    ],
-)
-def test_the_limit_is_that_of_the_section(rank, line, limit):
-    rank.say("beat", line)
-    assert rank.progress.due() <= time.monotonic() + max(limit, 0.3)
-    assert rank.idle_after(limit - 5) == []
-    assert rank.idle_after(limit + 1) == [("checkpoint", limit)]
-    assert rank.idle_after(limit + 2) == []  # once is enough
+    ):
+        with subtests.test(line), closing(Rank()) as rank:
+            rank.say("beat", line)
+            assert rank.progress.due() <= time.monotonic() + max(limit, 0.3)
+            assert rank.idle_after(limit - 5) == []
+            assert rank.idle_after(limit + 1) == [("checkpoint", limit)]
+            assert rank.idle_after(limit + 2) == []  # once is enough
 
 
 def test_without_a_limit_none_counts(rank):
@@ -128,7 +127,7 @@ with ezpz.section("evaluation", timeout="1m"):
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_the_line_of_a_run_that_hangs_names_the_section(run_cli, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     line = [sys.executable, "-m", "ezpz.launch", "-n", "2", "--idle-timeout", "3", sys.executable, "script.py"]

@@ -18,7 +18,7 @@ except KeyboardInterrupt:
 """
 
 
-def read_until(terminal, word, seconds=30):
+def read_until(terminal, word, seconds=200):
     text, end = "", time.monotonic() + seconds
     while word not in text and time.monotonic() < end:
         if select.select([terminal], [], [], 0.2)[0]:
