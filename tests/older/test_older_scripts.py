@@ -1,8 +1,9 @@
 """Small scripts with the calls of public programs, unedited by what is new, on two ranks under `launch`.
 
-`make older` runs the programs themselves.
+`make older` runs these, and the programs themselves.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ pytest.importorskip("torch")
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("EZPZ_OLDER"), reason="programs of the older package: make older")
 @pytest.mark.parametrize("name", ["like_wordplay", "like_mmm"])
 def test_a_script_with_the_calls_of_older_programs_runs_on_two_ranks(name, run_cli, clean_env, tmp_path):
     environ = {**clean_env, "TORCH_DEVICE": "cpu", "WANDB_DISABLED": "1", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
@@ -26,20 +28,18 @@ def test_a_script_with_the_calls_of_older_programs_runs_on_two_ranks(name, run_c
     assert "Traceback" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("code", "is_one"),
-    [
+def test_a_snippet_is_self_contained_when_it_reads_what_it_defines():
+    for code, is_one in (
         ("import ezpz\nrank = ezpz.setup_torch()", True),
         ("import ezpz\nezpz.wrap_model(model)", False),  # whose model?
         ("import torch\nprint(torch)", False),
         ("import ezpz\nwith open(", False),
         ("from ezpz.history import History\nfor x in range(3):\n    History().update({'x': x})", True),
-    ],
-)
-def test_a_snippet_is_self_contained_when_it_reads_what_it_defines(code, is_one):
-    assert snippets.is_self_contained(code) is is_one
+    ):
+        assert snippets.is_self_contained(code) is is_one, code
 
 
+@pytest.mark.slow
 def test_snippets_are_found_run_and_named(tmp_path):
     (tmp_path / "docs").mkdir()
     page = (

@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from cases import why_no_stage
 from playing import foreign_trouble, play
-from stages import Grounds, Stage, flavour_of
+from stages import Grounds, Stage, flavour_of, problem
 from tables import keep
 
 from lab import process
@@ -70,7 +71,7 @@ def played(request, grounds):
     ]
 
     def one(name, case):
-        missing = grounds.problem(name) or (case.over_hosts and grounds.problem("ssh"))
+        missing = why_no_stage(case, name)
         if missing:
             require(
                 "slurm" if flavour_of(name) == "srun" else flavour_of(name) if flavour_of(name) in PARTS else "hosts",
@@ -95,13 +96,11 @@ def played(request, grounds):
         yield one
         return
     pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
-    if any(
-        "srun" in {flavour_of(params.get("name", "")), params["case"].on} for params in wanted
-    ) and not grounds.problem("srun"):
+    if any(flavour_of(params["name"]) == "srun" for params in wanted) and not problem("srun"):
         grounds.job()  # fixtures are made here and not in a thread
     results = {}
     for params in wanted:
-        name, case = params.get("name", params["case"].on), params["case"]
+        name, case = params["name"], params["case"]
         results[name, case.id] = pool.submit(one, name, case)
     yield lambda name, case: results[name, case.id].result()
     pool.shutdown(cancel_futures=True)

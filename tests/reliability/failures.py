@@ -45,7 +45,6 @@ FAILURES = (
         code=3,
         cause="{rank1} exited with code 3",
         grace=FAILURE_GRACE,
-        on="mpich",
         core=True,
     ),
     Case(
@@ -56,7 +55,6 @@ FAILURES = (
         code=3,
         cause="{rank1} exited with code 3",
         grace=FAILURE_GRACE,
-        on="openmpi",
     ),
     Case(
         number="3",
@@ -66,7 +64,6 @@ FAILURES = (
         code=137,
         cause="{rank1} was killed by SIGKILL",
         grace=FAILURE_GRACE,
-        on="impi",
         core=True,
     ),
     Case(
@@ -77,7 +74,6 @@ FAILURES = (
         code=139,
         cause="{rank1} was killed by SIGSEGV",
         grace=FAILURE_GRACE,
-        on="openmpi4",
     ),
     Case(
         number="5",
@@ -88,7 +84,6 @@ FAILURES = (
         after=lambda run: (
             files(run, "done.*") == {"done.0": ["yes"], "done.2": ["yes"]} or fail("the others were stopped")
         ),
-        on="srun",
     ),
     Case(
         number="5",
@@ -99,9 +94,8 @@ FAILURES = (
         code=124,
         cause=r"^ezpz: (?!.*asking).*--exit-timeout",
         grace=FAILURE_GRACE + 1,
-        on="mpich",
     ),
-    Case(number="6", name="all ranks end with 0", ranks=f"up; {WAIT} exit 0", meanwhile=go, code=0, on="torchrun"),
+    Case(number="6", name="all ranks end with 0", ranks=f"up; {WAIT} exit 0", meanwhile=go, code=0),
     Case(
         number="8",
         name="ranks ignore SIGTERM when another fails",
@@ -110,7 +104,6 @@ FAILURES = (
         code=4,
         cause="{rank1} exited with code 4",
         grace=FAILURE_GRACE,
-        on="impi",
         core=True,
     ),
     Case(
@@ -119,7 +112,6 @@ FAILURES = (
         ranks=f"up; {WAIT} setsid sleep 600 >/dev/null 2>&1 & {WAIT} exit 0",
         meanwhile=go,
         code=0,
-        on="mpich",
         core=True,
     ),
     Case(
@@ -130,7 +122,6 @@ FAILURES = (
         code=3,
         cause="{rank1} exited with code 3",
         grace=FAILURE_GRACE,
-        on="openmpi",
     ),
     Case(
         number="10",
@@ -138,7 +129,6 @@ FAILURES = (
         ranks=f"up; {WAIT} sleep 600 & exit 0",
         meanwhile=go,
         code=0,
-        on="openmpi4",
     ),
     Case(
         number="11",
@@ -148,6 +138,5 @@ FAILURES = (
         code=3,
         cause="{rank1} exited with code 3",
         grace=FAILURE_GRACE,
-        on="srun",
     ),
 )

@@ -97,7 +97,6 @@ SIGNALS = (
         code=143,
         grace=SIGNAL_GRACE,
         after=saved,
-        on="openmpi",
         core=True,
     ),
     Case(
@@ -107,7 +106,6 @@ SIGNALS = (
         meanwhile=kill(launcher, TERM, settle=SETTLE),
         code=143,
         grace=SIGNAL_GRACE,
-        on="openmpi",
     ),
     Case(
         number="12",
@@ -117,7 +115,6 @@ SIGNALS = (
         code=143,
         grace=SIGNAL_GRACE,
         after=saved,
-        on="mpich",
     ),
     Case(
         number="13",
@@ -127,7 +124,6 @@ SIGNALS = (
         code=130,
         grace=SIGNAL_GRACE,
         after=saved,
-        on="mpich",
     ),
     Case(
         number="13",
@@ -135,7 +131,6 @@ SIGNALS = (
         ranks=f"trap '' INT TERM; up; {LOOP}",
         meanwhile=interrupt_twice,
         code=130,
-        on="impi",
     ),
     Case(
         number="14",
@@ -145,7 +140,6 @@ SIGNALS = (
         code=129,
         grace=SIGNAL_GRACE,
         after=saved,
-        on="srun",
     ),
     Case(
         number="15",
@@ -153,7 +147,6 @@ SIGNALS = (
         ranks=f"trap '' TERM HUP INT; setsid sleep 600 & up; {LOOP}",
         meanwhile=kill(launcher, KILL),
         code=-9,
-        on="openmpi",
         core=True,
     ),
     Case(
@@ -163,7 +156,6 @@ SIGNALS = (
         meanwhile=usr_once,
         code=0,
         after=once_each,
-        on="mpich",
         core=True,
     ),
 )
@@ -177,7 +169,6 @@ KILLED = (
         code=125,
         cause=r"^ezpz: \S+ \(pid \d+\) was killed by SIGKILL",
         grace=FAILURE_GRACE,
-        on="openmpi",
         core=True,
         not_on=NO_LAUNCHER,
     ),
@@ -189,7 +180,6 @@ KILLED = (
         code=125,
         cause=r"^ezpz: host \S+ is lost: ",
         grace=FAILURE_GRACE,
-        on="local",
         core=True,
     ),
     Case(
@@ -200,7 +190,6 @@ KILLED = (
         code=(125, 137),
         cause=r"^ezpz: .*rank 1\b.*SIGKILL",
         grace=FAILURE_GRACE,
-        on="mpich",
         core=True,
         not_on=NO_SHIM,
     ),
@@ -212,7 +201,6 @@ KILLED = (
         code=137,
         cause=r"^ezpz: rank 1\b.*shim.*crashed: Aborted",
         grace=FAILURE_GRACE,
-        on="openmpi",
         not_on=NO_SHIM,
     ),
     Case(
@@ -221,6 +209,5 @@ KILLED = (
         ranks=f"trap '' TERM HUP INT; up; {LOOP}",
         meanwhile=kill_all_of_ours,
         code=-9,
-        on="openmpi",
     ),
 )

@@ -82,7 +82,6 @@ LIMITS = (
         code=124,
         cause=r"^ezpz: (?!.*asking).*--timeout",
         grace=FAILURE_GRACE + 7,
-        on="openmpi4",
     ),
     Case(
         number="18",
@@ -93,7 +92,6 @@ LIMITS = (
         code=124,
         cause=r"^ezpz: (?!.*asking)rank [012] on host .*--idle-timeout",
         grace=FAILURE_GRACE + 4,
-        on="mpich",
     ),
     Case(
         number="18",
@@ -102,7 +100,6 @@ LIMITS = (
         options=("--idle-timeout", "1"),
         meanwhile=up_only,
         code=0,
-        on="impi",
     ),
     Case(
         number="18",
@@ -111,7 +108,6 @@ LIMITS = (
         options=("--idle-timeout", "1"),
         meanwhile=after_a_while,
         code=0,
-        on="srun",
     ),
     Case(
         number="22",
@@ -120,7 +116,6 @@ LIMITS = (
         meanwhile=alongside,
         code=0,
         after=left_alone,
-        on="openmpi",
         not_on={"srun": "tests/launch/test_side_by_side.py", "ssh": "tests/launch/test_ssh.py"},
     ),
     Case(
@@ -132,6 +127,5 @@ LIMITS = (
         ),
         meanwhile=kill(launcher, signal.SIGKILL),
         code=-9,
-        on="mpich",
     ),
 )

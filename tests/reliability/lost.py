@@ -127,7 +127,6 @@ LOST = (
         grace=SILENCE + FAILURE_GRACE,
         over_hosts=True,
         fresh=True,
-        on="mpich",
         not_on={**NO_HOSTS, "srun": ONE_SLURM},
     ),
     Case(
@@ -141,7 +140,6 @@ LOST = (
         over_hosts=True,
         fresh=True,
         alone=True,
-        on="ssh",
         not_on=NO_HOSTS,
     ),
     Case(
@@ -153,7 +151,6 @@ LOST = (
         cause=r"^ezpz: host n02 is lost: ",
         grace=FAILURE_GRACE,
         over_hosts=True,
-        on="openmpi",
         not_on=NO_HOSTS,
     ),
     Case(
@@ -165,7 +162,6 @@ LOST = (
         cause=r"^ezpz: host n02 is lost: ",
         grace=FAILURE_GRACE,
         over_hosts=True,
-        on="ssh",
         not_on=dict.fromkeys(("mpich", "openmpi", "openmpi4", "impi", "srun"), "its own daemons connect the hosts")
         | NO_HOSTS,
     ),
@@ -176,7 +172,6 @@ LOST = (
         meanwhile=kill(launcher, KILL),
         code=-9,
         over_hosts=True,
-        on="openmpi4",
         not_on=NO_HOSTS,
     ),
     Case(
@@ -188,7 +183,6 @@ LOST = (
         cause="{rank2} exited with code 3",
         grace=FAILURE_GRACE,
         over_hosts=True,
-        on="impi",
         not_on=NO_HOSTS,
     ),
     Case(
@@ -202,7 +196,6 @@ LOST = (
         grace=FAILURE_GRACE,
         over_hosts=True,
         fresh=True,
-        on="ssh",
         not_on={
             **NO_HOSTS,
             "srun": "Slurm's own daemons reach the hosts",
@@ -219,7 +212,6 @@ LOST = (
         code=125,
         cause=r"^ezpz: .*(2 s|not report|did not|came up)",
         grace=FAILURE_GRACE + 2,
-        on="openmpi4",
         not_on=NO_WRAPPER,
     ),
     Case(
@@ -231,7 +223,6 @@ LOST = (
         code=125,
         cause=r"^ezpz: .*expected a world of 3",
         grace=FAILURE_GRACE,
-        on="openmpi",
         not_on={**NO_WRAPPER, **AGENTS_ALONE},
         after=lambda run: (run.folder / "never").exists() and fail("a rank ran"),
     ),
@@ -244,7 +235,6 @@ LOST = (
         code=125,
         cause=r"^ezpz: .*expected a world of 3",
         grace=FAILURE_GRACE,
-        on="mpich",
         not_on={**NO_WRAPPER, **AGENTS_ALONE},
         after=lambda run: (run.folder / "never").exists() and fail("a rank ran"),
     ),
@@ -257,7 +247,6 @@ LOST = (
         cause=r"^ezpz: .*n01.*loopback",
         over_hosts=True,
         fresh=True,
-        on="ssh",
         not_on={**NO_HOSTS, "srun": "Slurm's own daemons need the right names"},
     ),
 )

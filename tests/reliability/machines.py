@@ -65,7 +65,6 @@ MACHINES = (
         ranks="exit 0",
         options=("--launcher-args=-n 2",),
         code=(0, 2, 125),
-        on="mpich",
         not_on={"local": "no launcher between", "ssh": "no launcher between", "torchrun": "its option is another"},
     ),
     Case(
@@ -74,7 +73,6 @@ MACHINES = (
         ranks="echo fine",
         wrap=shell('mkdir "$D/gone"; cd "$D/gone"; rmdir "$D/gone"; exec "$@"'),
         code=(0, 2, 125),
-        on="local",
     ),
     Case(
         number="39",
@@ -86,7 +84,6 @@ MACHINES = (
         ),
         code=0,
         after=told,
-        on="openmpi4",
         not_on=dict.fromkeys(("srun", "ssh"), "each host of the lab has its own mounts"),
     ),
     Case(
@@ -96,7 +93,6 @@ MACHINES = (
         env={"HOME": None},
         code=0,
         after=told,
-        on="impi",
         not_on={"openmpi": "prterun itself needs a home folder"},
     ),
     Case(
@@ -106,7 +102,6 @@ MACHINES = (
         wrap=shell('T="$D/' + "t" * 150 + '"; mkdir "$T"; export TMPDIR="$T"; exec "$@"'),
         code=0,
         after=told,
-        on="local",
         not_on={
             "openmpi": "its own sockets end at 108 characters",
             "openmpi4": "its own sockets end at 108 characters",
@@ -122,7 +117,6 @@ MACHINES = (
             'code=0; "$@" || code=$?; umount -l "$D/full"; exit $code'
         ),
         code=(0, 2, 125),
-        on="local",
         not_on=dict.fromkeys(("mpich", "openmpi", "openmpi4", "impi", "torchrun"), "it keeps files of its own there")
         | dict.fromkeys(("srun", "ssh"), "each host of the lab has its own mounts"),
     ),
@@ -141,7 +135,6 @@ MACHINES = (
         ],
         code=0,
         after=told,
-        on="local",
         not_on={"ssh": "each host of the lab has its own mounts", "srun": "each host of the lab has its own mounts"},
     ),
     *(

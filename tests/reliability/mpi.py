@@ -51,7 +51,6 @@ MPI_CASES = (
         env=LIBRARIES,
         meanwhile=go,
         code=0,
-        on="openmpi4",
         not_on=NO_MPI,
     ),
     Case(
@@ -65,7 +64,6 @@ MPI_CASES = (
         # Hydra kills its processes before any of them can say why: then mpiexec itself is named.
         cause=r"({rank1}|^ezpz: \S+ \(pid \d+\)) .*\bcode 7\b",
         grace=FAILURE_GRACE,
-        on="mpich",
         not_on=NO_MPI,
     ),
     Case(
@@ -78,7 +76,6 @@ MPI_CASES = (
         code=3,
         cause="{rank1} exited with code 3",
         grace=FAILURE_GRACE,
-        on="openmpi",
         not_on=NO_MPI,
     ),
     Case(
@@ -94,7 +91,6 @@ MPI_CASES = (
         code=(1, 124),
         cause=r"({rank1} exited with code 1|^ezpz: (?!.*asking).*--timeout)",
         grace=FAILURE_GRACE + 8,
-        on="impi",
         not_on=NO_MPI,
     ),
 )

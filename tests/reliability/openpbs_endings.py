@@ -81,6 +81,10 @@ class PbsJob(Job):
         """Return the exit status as PBS has it: 256 + n for a signal to the shell, -29 at the wall time."""
         return self._told_of().get("Exit_status", "")
 
+    def run_count(self):
+        """Return how often it has run."""
+        return int(self._told_of()["run_count"])
+
     def _told_of(self, number=None):
         return self.pbs.fields(number or self.number)
 
@@ -89,7 +93,7 @@ def run_again(job):
     job.wait_recorded()
     job.requeue()
     job.wait_over()
-    assert job._told_of()["run_count"] == "2", job.told()
+    assert job.run_count() == 2, job.told()
 
 
 def send_term(job):

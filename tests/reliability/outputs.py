@@ -130,7 +130,6 @@ OUTPUTS = (
         ranks='printf "last$RANK"',
         code=0,
         after=partial_lines,
-        on="impi",
     ),
     Case(
         number="38",
@@ -144,7 +143,6 @@ OUTPUTS = (
         ),
         code=0,
         after=long_lines,
-        on="openmpi4",
     ),
     Case(
         number="38",
@@ -152,7 +150,6 @@ OUTPUTS = (
         ranks=r"printf '\xff\xfe\x80 %s\n\0\n' $RANK",
         code=0,
         after=expect(b"\xff\xfe\x80 %", b"\0"),
-        on="openmpi",
     ),
     Case(
         number="38",
@@ -160,7 +157,6 @@ OUTPUTS = (
         ranks=r"for i in 1 2 3; do printf '\r%s: %s0%%' $RANK $i; sleep 0.1; done; echo",
         code=0,
         after=lambda run: run.output().count(b"\n") == WORLD or fail(run.output()),
-        on="mpich",
     ),
     Case(
         number="38",
@@ -169,7 +165,6 @@ OUTPUTS = (
         wrap=lambda stage, line: ["bash", "-c", '"$@" | head -1; exit "${PIPESTATUS[0]}"', "pipe", *line],
         code=0,
         after=lambda run: (all_done(run), run.output() == b"line 1\n" or fail(run.output())),
-        on="srun",
     ),
     Case(
         number="38",
@@ -180,7 +175,6 @@ OUTPUTS = (
         options=("--log-dir", "logs"),
         code=0,
         after=unmount,
-        on="ssh",
     ),
     Case(
         number="38",
@@ -191,7 +185,6 @@ OUTPUTS = (
         code=0,
         grace=15,
         after=in_order(8),
-        on="mpich",
         not_on={"ssh": "see the next", "srun": "see the next"},
     ),
     Case(
@@ -202,7 +195,6 @@ OUTPUTS = (
         code=0,
         grace=10,
         after=in_order(3),
-        on="srun",
         not_on={"local": "one host only", "torchrun": "one host only"},
     ),
     Case(
@@ -212,7 +204,6 @@ OUTPUTS = (
         'echo "a warning of its own: $RANK" >&2; sleep 0.5',
         code=0,
         after=folded,
-        on="torchrun",
     ),
     Case(
         number="38",
@@ -221,7 +212,6 @@ OUTPUTS = (
         options=("--label",),
         code=0,
         after=lambda run: len(lines(run)) == 6 or fail(run.output()),
-        on="openmpi",
     ),
     Case(
         number="38",
@@ -230,7 +220,6 @@ OUTPUTS = (
         options=("--log-dir", "logs"),
         code=0,
         after=logged,
-        on="impi",
     ),
     Case(
         number="38",
@@ -241,6 +230,5 @@ OUTPUTS = (
         cause="{rank1} exited with code 1",
         grace=FAILURE_GRACE,
         after=tail_of_the_failed,
-        on="openmpi4",
     ),
 )

@@ -85,7 +85,6 @@ PLANS = (
         env={"SLURM_JOB_END_TIME": "{in 61 s}"},
         code=0,
         cause=r"^ezpz: .*(minute|60 s|1 min)",
-        on="srun",
         not_on=only("srun"),
     ),
     Case(
@@ -106,7 +105,6 @@ PLANS = (
         env={"RANK": "7", "WORLD_SIZE": "9", "LOCAL_RANK": "3", "MASTER_PORT": "1"},
         code=0,
         after=told,
-        on="openmpi",
     ),
     once("28", "SLURM variables of a job that is over", code=(2, 125), says="", env=SLURM, line=["true"]),
     once(
@@ -243,6 +241,5 @@ PLANS = (
             == [repr(["", "a b", "'", '"', "$HOME", "$$", "`id`", "-n", "--", "ünï", "line\nbreak", ":", "*"])]
             or fail(run.output())
         ),
-        on="openmpi4",
     ),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -52,8 +51,7 @@ class Case:
         code: Exit code, or several where a race decides.
         cause: Pattern of the one line that tells why; ``{rank1}`` is ``rank 1 on host H (pid P)``.
         grace: Seconds that the processes were promised, beside the 5 until the prompt.
-        on: The flavour on which `make test` runs it.
-        core: Whether `make test` runs it on every flavour.
+        core: Whether `make distros` runs it on each distribution.
         over_hosts, fresh: Over the hosts of a lab; of a lab of its own.
         alone: While nothing else runs where hosts are Slurm's, which others use too.
         not_on: Reasons why it cannot be staged on a flavour.
@@ -69,7 +67,6 @@ class Case:
     code: int | tuple = 0
     cause: str = ""
     grace: float = 0.0
-    on: str = "local"
     core: bool = False
     over_hosts: bool = False
     fresh: bool = False
@@ -134,9 +131,10 @@ def _filled(env, stage):
 
 
 def _ended(run, cap):
+    left = max(0.1, run.since + cap - time.monotonic())
     try:
-        run.process.wait(max(0.1, run.since + cap - time.monotonic()))
-    except subprocess.TimeoutExpired:
+        process.wait_until(lambda: run.process.poll() is not None, left, "the prompt", every=0.02)
+    except AssertionError:
         raise AssertionError(f"no prompt within {cap} s; still there: {run.left()}") from None
     return time.monotonic() - run.since
 

@@ -23,7 +23,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from chances import healthy, killed
-from stages import FLAVOURS, Grounds
+from stages import FLAVOURS, Grounds, problem
 from tables import replace_block
 
 from lab.hosts import sweep
@@ -51,7 +51,7 @@ def main(argv=None):
     sweep()
     began = time.monotonic()
     with Grounds() as grounds:
-        names = [name for name in args.flavours.split(",") if not grounds.problem(name)]
+        names = [name for name in args.flavours.split(",") if not problem(name)]
         if {"srun", "ssh"} & set(names):
             grounds.hosts()
         if "srun" in names:

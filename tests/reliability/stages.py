@@ -38,6 +38,16 @@ def flavour_of(name):
     return name.removesuffix(AGENTS)
 
 
+def problem(name):
+    """Why launches of the flavour `name` cannot run on this machine, or None."""
+    name = flavour_of(name)
+    if name in MPI:
+        return flavours.Flavour(name).problem()
+    if name in ALWAYS_OVER_HOSTS:
+        return lab_hosts.problem() or (lab_slurm.problem() if name == "srun" else None)
+    return None
+
+
 class Grounds:
     """A lab of hosts and a job of Slurm, made when a launch first needs them; a context manager.
 
@@ -63,15 +73,6 @@ class Grounds:
         if self._hosts:
             self._hosts.close()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def problem(self, name):
-        """Why launches of the flavour `name` cannot run on this machine, or None."""
-        name = flavour_of(name)
-        if name in MPI:
-            return flavours.Flavour(name).problem()
-        if name in ALWAYS_OVER_HOSTS:
-            return lab_hosts.problem() or (lab_slurm.problem() if name == "srun" else None)
-        return None
 
     def hosts(self):
         """The lab that whole cases share; one that breaks hosts for good brings its own."""

@@ -104,7 +104,6 @@ STARTS = (
         code=0,
         grace=2,
         after=began_behind,
-        on="mpich",
         not_on=AT_ONCE,
     ),
     Case(
@@ -117,7 +116,6 @@ STARTS = (
         cause=r"^ezpz: world: 1 of \d hosts did not come up within 3 s: .*; no rank has begun",
         grace=3 + FAILURE_GRACE,
         after=none_began,
-        on="srun",
         not_on=AT_ONCE,
     ),
     Case(
@@ -129,7 +127,6 @@ STARTS = (
         cause=r"^ezpz: (\S+ \(pid \d+\) exited with code \d+, and \d of 3 ranks came up|cannot start ranks on n02: )",
         grace=FAILURE_GRACE,
         after=none_began,
-        on="ssh",
         not_on={**AT_ONCE, **dict.fromkeys(("mpich", "impi"), "Hydra then waits as for one that never comes")},
     ),
     Case(
@@ -141,7 +138,6 @@ STARTS = (
         cause=r"^ezpz: world: .*Ranks were not placed in blocks",
         grace=FAILURE_GRACE,
         after=none_began,
-        on="openmpi4",
         not_on={**AT_ONCE, **dict.fromkeys(("ssh", "srun-agents"), "each agent starts the ranks of the plan")},
     ),
     Case(
@@ -155,7 +151,6 @@ STARTS = (
         grace=FAILURE_GRACE,
         after=none_began,
         over_hosts=True,
-        on="openmpi",
         not_on=NO_HOSTS,
     ),
     *(
@@ -168,13 +163,12 @@ STARTS = (
             code=code,
             cause=rf"^ezpz: {signal.Signals(which).name} received; no rank has begun" if code > 0 else "",
             after=none_began,
-            on=on,
             not_on=AT_ONCE,
         )
-        for number, which, code, on in (
-            ("12", signal.SIGTERM, 143, "srun"),
-            ("13", signal.SIGINT, 130, "ssh"),
-            ("15", signal.SIGKILL, -9, "openmpi"),
+        for number, which, code in (
+            ("12", signal.SIGTERM, 143),
+            ("13", signal.SIGINT, 130),
+            ("15", signal.SIGKILL, -9),
         )
     ),
 )

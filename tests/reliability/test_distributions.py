@@ -1,7 +1,6 @@
-"""What a stranger does first, on distributions with their own Python and MPIs.
+"""What a stranger does first, on distributions with their own Python and MPIs: `make distros`.
 
-This machine's own in `make test`, all that there are in `make distros`. Each test is a row of a table in
-docs/reliability.md, in this order.
+Each test is a row of a table in docs/reliability.md, in this order.
 """
 
 import json
@@ -22,19 +21,18 @@ from lab import process
 from lab.checkout import ROOT, copy_checkout, readme_line
 from lab.require import require
 
-EVERYTHING = bool(os.environ.get("EZPZ_MATRIX"))
-NAMES = tuple(dict.fromkeys((own_name(), *OTHERS))) if EVERYTHING else (own_name(),)
+if not os.environ.get("EZPZ_MATRIX"):
+    pytest.skip("some 20 minutes for all distributions: make distros", allow_module_level=True)
+NAMES = tuple(dict.fromkeys((own_name(), *OTHERS)))
 UTILS = ROOT / "src" / "ezpz" / "bin" / "utils.sh"
 PROGRAMS = ROOT / "tests" / "reliability"
-FAULTS = [
-    case for case in CASES if (case.core if EVERYTHING else case.number in {"1", "3", "13"} and not case.over_hosts)
-]
+FAULTS = [case for case in CASES if case.core]
 MPIS = [name for name in LAUNCHERS if name != "none"]
 
 
 @pytest.fixture(scope="module", params=NAMES)
 def distribution(request):
-    """Each distribution in turn; this machine's own alone, unless `make distros` runs."""
+    """Each distribution in turn, this machine's own first."""
     value = Distribution(request.param)
     problem = value.problem()
     require("distribution" if value.own else "distributions", problem)
@@ -75,9 +73,6 @@ def test_setting_up_without_the_package_python3_venv_is_one_clear_line(distribut
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.skipif(
-    not EVERYTHING, reason="`make distros` has the time; tests/test_readme.py runs the line without MPI"
-)
 @pytest.mark.parametrize("mpi", MPIS)
 def test_the_readmes_two_commands_and_then_twice_more(distribution, row, folder, tag, mpi):
     row(f"the README's two commands, then twice more, {LAUNCHERS[mpi]}")
@@ -114,7 +109,7 @@ def test_a_rank_that_starts_the_distributions_mpi_is_ended_where_no_mpi_was_want
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mpi", MPIS if EVERYTHING else ["openmpi"])
+@pytest.mark.parametrize("mpi", MPIS)
 def test_a_trainer_is_killed_and_goes_on_from_its_checkpoint(distribution, row, folder, tag, mpi):
     row(f"a trainer saves, is killed with SIGKILL and goes on, {LAUNCHERS[mpi]}")
     need_torch(distribution)

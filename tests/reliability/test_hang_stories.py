@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from lost import with_fakes
 from runs import write_program
-from stages import Stage
+from stages import Stage, problem
 
 from lab import process
 from lab.require import require
@@ -35,16 +35,14 @@ def tell(grounds):
     stages = []
 
     def run_story(name, options, story, *more, setup=None, timeout=60):
-        problem = grounds.problem(name)
-        if problem:
-            require("slurm" if name == "srun" else "hosts" if name == "ssh" else name, problem)
+        require("slurm" if name == "srun" else "hosts" if name == "ssh" else name, problem(name))
         stage = Stage(name, grounds)
         stages.append(stage)
         if setup:
             setup(stage)
         command = ["python3", STORIES / f"{story}.py", *more]
         run = stage.start(options, command, env=THREADS, wrap=with_fakes if setup else None)
-        run.process.wait(timeout)
+        process.wait_until(lambda: run.process.poll() is not None, timeout, "the end of the launch")
         process.wait_until(lambda: not run.left(), 3, f"the end of all processes: {run.left()}")
         assert b"never" not in run.output()
         return run
@@ -60,7 +58,7 @@ def the_line(run, pattern):
     return found[0]
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(600)
 def test_a_rank_that_sleeps_before_a_collective_is_named_with_its_line(tell):
     run = tell("mpich", ["--timeout", "15"], "sleeper")
     assert run.process.returncode == 124, run.errors()
@@ -70,7 +68,7 @@ def test_a_rank_that_sleeps_before_a_collective_is_named_with_its_line(tell):
     assert re.search(rf"all_reduce \(sleeper\.py:{line_of('sleeper', 'dist.all_reduce')}\)", line)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(600)
 def test_mismatched_collectives_are_named_with_their_lines(tell):
     run = tell("srun", ["--idle-timeout", "3"], "mismatched")
     assert run.process.returncode == 124, run.errors()
@@ -79,7 +77,7 @@ def test_mismatched_collectives_are_named_with_their_lines(tell):
     assert re.search(rf"all_reduce \(mismatched\.py:{line_of('mismatched', 'dist.all_reduce')}\)", line)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(600)
 def test_a_worker_that_raises_is_the_cause_and_its_words_stand_once(tell):
     run = tell("openmpi", ["--timeout", "50"], "loader")
     assert run.process.returncode == 1, run.errors()
@@ -89,7 +87,7 @@ def test_a_worker_that_raises_is_the_cause_and_its_words_stand_once(tell):
     )
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(600)
 def test_a_worker_that_never_delivers_is_named_as_the_data_loader_of_its_rank(tell):
     run = tell("impi", ["--idle-timeout", "4"], "stuck_loader")
     assert run.process.returncode == 124, run.errors()
@@ -99,7 +97,7 @@ def test_a_worker_that_never_delivers_is_named_as_the_data_loader_of_its_rank(te
     assert re.search(rf"all_reduce \(stuck_loader\.py:{line_of('stuck_loader', 'dist.all_reduce')}\)", line), line
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(600)
 def test_a_rank_that_never_starts_is_told_before_anybody_waits_for_it(tell):
     def absent(stage):
         (stage.folder / "bin").mkdir()
@@ -110,7 +108,7 @@ def test_a_rank_that_never_starts_is_told_before_anybody_waits_for_it(tell):
     assert "2 of 3 ranks" in the_line(run, r"^ezpz: .*within 3 s"), run.errors()
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("kind", "name"), [("fabric", "local"), ("accelerate", "mpich")])
 def test_a_script_that_raises_shows_its_own_traceback_once_and_last(tell, kind, name):
     run = tell(name, ["-n", "2"], "raises", kind)

@@ -32,9 +32,8 @@ class Planned(NamedTuple):
 SERIES = [
     Planned(ending, program, number) for ending in ROWS for number in range(ending.repetitions) for program in PROGRAMS
 ]
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("EZPZ_MATRIX"), reason="minutes of jobs of a real OpenPBS: make matrix"
-)
+if not os.environ.get("EZPZ_MATRIX"):
+    pytest.skip("minutes of jobs of a real OpenPBS: make matrix", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,6 @@ UNKILLABLE = (
         cause="{rank1} exited with code 3",
         grace=FAILURE_GRACE + BOUND,
         after=names_the_pid,
-        on="local",
         not_on={"srun": "its daemons do not see the disk", "ssh": "its daemons do not see the disk"},
     ),
 )
