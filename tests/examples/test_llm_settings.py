@@ -44,12 +44,13 @@ def names():
 
 
 def test_every_key_of_the_seeds_program_is_known():
-    plan = options().plan
+    parser = options()
+    plan = parser.plan
     assert not set(names()) - set(plan.names)
     for name, (own, _) in plan.names.items():
         key = plan.keys[own]
         if key.default is not None and key.default not in {"", ()}:  # its own default can be typed, whatever it is
-            parse(options(), [f"{name}={key.default}"])
+            parse(parser, [f"{name}={key.default}"])
 
 
 @pytest.mark.parametrize("name", ["debug_model", "llama3_8b"])
@@ -154,62 +155,59 @@ def test_the_resolved_configuration_is_a_file_that_says_the_same(tmp_path):
     assert list(as_dict(config)) == [section.name for section in dataclasses.fields(LlmConfig)]
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        *("float8.enable_float8_linear=true", "float8.enable_fsdp_float8_all_gather=true"),
-        *("float8.precompute_float8_dynamic_scale_for_fsdp=true", "float8.scaling_type_input=delayed"),
-        *("float8.scaling_type_weight=delayed", "float8.scaling_type_grad_output=delayed"),
-        *("experimental.enable_async_tensor_parallel=true", "experimental.enable_compiled_autograd=true"),
-        *("experimental.context_parallel_degree=2", "experimental.context_parallel_rotate_method=alltoall"),
-        *("experimental.pipeline_parallel_degree=2", "experimental.pipeline_parallel_split_points=layers.2"),
-        *("experimental.pipeline_parallel_schedule=GPipe", "experimental.pipeline_parallel_schedule_csv=x.csv"),
-        *("experimental.pipeline_parallel_microbatches=4", "training.enable_cpu_offload=true"),
-        *("training.mixed_precision_reduce=bfloat16", "training.dtype=bfloat16", "model.norm_type=layernorm"),
-        *("optimizer.early_step_in_backward=true", "optimizer.eps=1e-6", "checkpoint.load_step=100"),
-        *("checkpoint.create_seed_checkpoint=true", "checkpoint.async_mode=async_with_pinned_mem"),
-        *("activation_checkpoint.mode=memory_budget", "memory_estimation.enabled=true"),
-        *("memory_estimation.disable_fake_mode=true", "parallelism.context_parallel_degree=2"),
-    ],
-)
-def test_what_is_known_but_not_supported_is_said_so(word):
-    for words in ([word], [f"--{word}"], [f"--{word.partition('=')[0]}", word.partition("=")[2]]):
-        with pytest.raises(
-            UsageError, match=r"is not supported: .+ \(from the command line\); expected .+\. Leave it out\."
-        ) as caught:
-            parse(options(), words)
-        assert str(caught.value).startswith(word.partition("=")[0])
+UNSUPPORTED = """
+float8.enable_float8_linear=true float8.enable_fsdp_float8_all_gather=true
+float8.precompute_float8_dynamic_scale_for_fsdp=true float8.scaling_type_input=delayed
+float8.scaling_type_weight=delayed float8.scaling_type_grad_output=delayed
+experimental.enable_async_tensor_parallel=true experimental.enable_compiled_autograd=true
+experimental.context_parallel_degree=2 experimental.context_parallel_rotate_method=alltoall
+experimental.pipeline_parallel_degree=2 experimental.pipeline_parallel_split_points=layers.2
+experimental.pipeline_parallel_schedule=GPipe experimental.pipeline_parallel_schedule_csv=x.csv
+experimental.pipeline_parallel_microbatches=4 parallelism.context_parallel_degree=2
+training.enable_cpu_offload=true training.mixed_precision_reduce=bfloat16 training.dtype=bfloat16
+model.norm_type=layernorm optimizer.early_step_in_backward=true optimizer.eps=1e-6
+checkpoint.load_step=100 checkpoint.create_seed_checkpoint=true checkpoint.async_mode=async_with_pinned_mem
+activation_checkpoint.mode=memory_budget memory_estimation.enabled=true memory_estimation.disable_fake_mode=true
+"""
 
 
-@pytest.mark.parametrize(
-    ("word", "told"),
-    [
-        ("model.flavor=9B", "model.flavor='9B' is wrong"),
-        ("model.flavor=8bb", "Did you mean 8b?"),
-        ("model.flavor=debugmodl", "Did you mean debugmodel?"),
-        ("model.name=llama4", "expected one of llama3. Did you mean llama3?"),
-        ("training.mixed_precision_param=bf17", "expected one of fp32, bf16, fp16. Did you mean bf16?"),
-        ("training.dtype=bf17", "training.dtype='bf17' is wrong"),
-        (
-            "training.data_parallel_shard_degree=0",
-            "expected a whole number from 1 on, or -1 for all ranks that are left.",
-        ),
-        ("training.steps=1e3", "training.steps='1e3' is wrong"),
-        ("optimizer.name=SGD", "expected one of AdamW, Adam."),
-        ("optimizer.beta1=1", "expected a number from 0 to below 1."),
-        ("checkpoint.interval_type=minutes", "expected one of steps, seconds."),
-        ("checkpoint.async_mode=asinc", "expected one of disabled, async. Did you mean async?"),
-        ("activation_checkpoint.selective_ac_option=0", "expected op, or a whole number from 1 on in quotes."),
-        ("activation_checkpoint.selective_ac_option=ops", "expected op, or"),
-        ("traning.steps=5", "Did you mean training.steps?"),
-        ("training.sequence_len=5", "Did you mean training.seq_len?"),
-        ("job.config_fil=x", "Did you mean job.config_file?"),
-    ],
-)
-def test_what_is_wrong_is_refused_with_what_is_near(word, told):
-    with pytest.raises(UsageError) as caught:
-        parse(options(), [word])
-    assert told in str(caught.value)
+def test_what_is_known_but_not_supported_is_said_so(subtests):
+    told = r"is not supported: .+ \(from the command line\); expected .+\. Leave it out\."
+    spelled = [[word] for word in UNSUPPORTED.split()]
+    for words in (*spelled, ["--training.dtype=bfloat16"], ["--training.dtype", "bfloat16"]):
+        with subtests.test(words=words):
+            with pytest.raises(UsageError, match=told) as caught:
+                parse(options(), words)
+            assert str(caught.value).startswith(words[0].removeprefix("--").partition("=")[0])
+
+
+WRONG = {
+    "model.flavor=9B": "model.flavor='9B' is wrong",
+    "model.flavor=8bb": "Did you mean 8b?",
+    "model.flavor=debugmodl": "Did you mean debugmodel?",
+    "model.name=llama4": "expected one of llama3. Did you mean llama3?",
+    "training.mixed_precision_param=bf17": "expected one of fp32, bf16, fp16. Did you mean bf16?",
+    "training.dtype=bf17": "training.dtype='bf17' is wrong",
+    "training.data_parallel_shard_degree=0": "a whole number from 1 on, or -1 for all ranks that are left.",
+    "training.steps=1e3": "training.steps='1e3' is wrong",
+    "optimizer.name=SGD": "expected one of AdamW, Adam.",
+    "optimizer.beta1=1": "expected a number from 0 to below 1.",
+    "checkpoint.interval_type=minutes": "expected one of steps, seconds.",
+    "checkpoint.async_mode=asinc": "expected one of disabled, async. Did you mean async?",
+    "activation_checkpoint.selective_ac_option=0": "expected op, or a whole number from 1 on in quotes.",
+    "activation_checkpoint.selective_ac_option=ops": "expected op, or",
+    "traning.steps=5": "Did you mean training.steps?",
+    "training.sequence_len=5": "Did you mean training.seq_len?",
+    "job.config_fil=x": "Did you mean job.config_file?",
+}
+
+
+def test_what_is_wrong_is_refused_with_what_is_near(subtests):
+    for word, told in WRONG.items():
+        with subtests.test(word):
+            with pytest.raises(UsageError) as caught:
+                parse(options(), [word])
+            assert told in str(caught.value)
 
 
 def test_spellings_that_people_have_are_accepted():
