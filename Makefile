@@ -92,7 +92,7 @@ matrix:
 	@tests/lab/setup venv mpi
 	@EZPZ_TEST_ATTEMPTS=$(REPEATS) EZPZ_TEST_KILLS=$(KILLS) EZPZ_TEST_PROBES=$(PROBES) \
 	  EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest tests/attempts/test_faults.py \
-	  tests/attempts/test_host_probe.py tests/attempts/test_training.py tests/reliability/test_core_cases.py \
+	  tests/attempts/test_host_probe.py tests/attempts/test_training.py tests/reliability/test_cases.py \
 	  tests/reliability/test_slurm_endings.py tests/reliability/test_openpbs_endings.py tests/dist/test_endings.py \
 	  tests/dist/test_ranks_agree.py tests/track/test_end_of_job.py tests/launch/test_preflight.py \
 	  tests/launch/test_chain.py::test_random_kills_make_no_second_writer_and_lose_no_checkpoint \
@@ -129,6 +129,7 @@ soak:
 older:
 	@[ -n "$(SOURCES)" ] || { echo 'make older: SOURCES=DIR names the folder of the checkouts (docs/older-scripts.md)' >&2; exit 2; }
 	@tests/lab/setup venv trackers hugging_face older
+	@EZPZ_OLDER=1 $(BIN)/python -m pytest tests/older
 	@$(BIN)/python tests/older/run.py "$(SOURCES)" --table docs/older-scripts.md $(ARGS)
 
 names:
