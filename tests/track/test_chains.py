@@ -1,6 +1,7 @@
 """What is told of the chain of jobs to which a run belongs, and which runs a chain has."""
 
 import json
+import shutil
 
 import pytest
 
@@ -15,6 +16,7 @@ def make_chain(tmp_path, monkeypatch):
 
     def make(rows, waiting=(), verdict="", **limits):
         folder = tmp_path / "chain"
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         facts = {"file": "gpt.slurm", "jobs": 8, "ids": ["1"], "queued_at_once": False, **limits}
         (folder / "chain.json").write_text(json.dumps(facts))
@@ -33,34 +35,36 @@ def told(folder):
 ROWS = [{"job": "1", "run": "/runs/a"}, {"job": "2", "run": "/runs/a"}, {"job": "3", "run": "/runs/b"}]
 
 
-@pytest.mark.parametrize(
-    ("waiting", "verdict", "limits", "words"),
-    [
-        (["4"], "", {}, "chain: job 3 of at most 8, next 4 queued"),
-        ([], "", {}, "chain: job 3 of at most 8"),
-        (["4"], "again", {}, "chain: job 3 of at most 8, next 4 queued; again"),
-        ([], "done", {}, "chain: job 3 of at most 8; done"),
-        ([], "stop: a bug", {}, "chain: job 3 of at most 8; stop: a bug"),
-        (
-            ["4"],
-            "stop: a bug",
-            {},
-            "chain: job 3 of at most 8, next 4 queued; stop: a bug",
-        ),  # it could not be cancelled
-        ([], "", {"queued_at_once": True, "ids": list("12345")}, "chain: job 3 of at most 8, next 4 queued"),
-        ([], "done", {"queued_at_once": True, "ids": list("12345")}, "chain: job 3 of at most 8; done"),
-    ],
-)
-def test_how_a_chain_stands(make_chain, waiting, verdict, limits, words):
-    assert told(make_chain(ROWS, waiting, verdict, **limits)) == words
+STANDS = [
+    (["4"], "", {}, "chain: job 3 of at most 8, next 4 queued"),
+    ([], "", {}, "chain: job 3 of at most 8"),
+    (["4"], "again", {}, "chain: job 3 of at most 8, next 4 queued; again"),
+    ([], "done", {}, "chain: job 3 of at most 8; done"),
+    ([], "stop: a bug", {}, "chain: job 3 of at most 8; stop: a bug"),
+    (
+        ["4"],
+        "stop: a bug",
+        {},
+        "chain: job 3 of at most 8, next 4 queued; stop: a bug",
+    ),  # it could not be cancelled
+    ([], "", {"queued_at_once": True, "ids": list("12345")}, "chain: job 3 of at most 8, next 4 queued"),
+    ([], "done", {"queued_at_once": True, "ids": list("12345")}, "chain: job 3 of at most 8; done"),
+]
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"jobs": 3, "waiting": 4}', '{"jobs": [3, {}]}', "{"])
-def test_damaged_files_are_no_failure(make_chain, text):
-    folder = make_chain(ROWS)
-    (folder / "jobs.json").write_text(text)
-    assert told(folder).startswith("chain: job ")
-    assert run_folders(folder) == []
+def test_how_a_chain_stands(subtests, make_chain):
+    for waiting, verdict, limits, words in STANDS:
+        with subtests.test(words):
+            assert told(make_chain(ROWS, waiting, verdict, **limits)) == words
+
+
+def test_damaged_files_are_no_failure(subtests, make_chain):
+    for text in ["", "[]", '{"jobs": 3, "waiting": 4}', '{"jobs": [3, {}]}', "{"]:
+        with subtests.test(repr(text)):
+            folder = make_chain(ROWS)
+            (folder / "jobs.json").write_text(text)
+            assert told(folder).startswith("chain: job ")
+            assert run_folders(folder) == []
 
 
 def test_a_run_of_no_chain_and_one_whose_chain_is_gone(tmp_path, monkeypatch):

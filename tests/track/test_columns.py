@@ -117,39 +117,41 @@ def test_ragged_lists_are_filled_up_and_say_their_lengths():
     assert found["h_present"].data.tolist() == [1, 0, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [(2**63, 1), (2**53 + 1, 0.5), (1, "one"), (1.0, [1.0]), ("a\0b", "c"), ("\ud800", "c"), ([1, "a"], [2])],
-    ids=["beyond 64 bits", "int lost in float", "text", "list", "NUL", "surrogate", "mixed list"],
-)
-def test_what_no_array_holds_exactly_becomes_json_text_with_one_warning(first, second, capsys):
-    column = columns({"x": first}, {}, {"x": second})["x"]
-    assert column.attrs == {"key": "x", "encoding": "json"}
-    assert [decode(json.loads(text)) if text else None for text in column.data] == [first, None, second]
-    warnings = [line for line in capsys.readouterr().out.splitlines() if "[W]" in line]
-    assert len(warnings) == 1
-    assert "metric 'x'" in warnings[0]
+INEXACT = [(2**63, 1), (2**53 + 1, 0.5), (1, "one"), (1.0, [1.0]), ("a\0b", "c"), ("\ud800", "c"), ([1, "a"], [2])]
+
+
+def test_what_no_array_holds_exactly_becomes_json_text_with_one_warning(subtests, capsys):
+    for first, second in INEXACT:
+        with subtests.test(f"{first!r} {second!r}"):
+            column = columns({"x": first}, {}, {"x": second})["x"]
+            assert column.attrs == {"key": "x", "encoding": "json"}
+            assert [decode(json.loads(text)) if text else None for text in column.data] == [first, None, second]
+            warnings = [line for line in capsys.readouterr().out.splitlines() if "[W]" in line]
+            assert len(warnings) == 1
+            assert "metric 'x'" in warnings[0]
 
 
 def test_ints_beside_floats_become_floats_when_that_is_exact():
     assert columns({"x": 2**53}, {"x": 0.5})["x"].data.tolist() == [2.0**53, 0.5]
 
 
-@pytest.mark.parametrize(
-    ("metrics", "one", "other", "name"),
-    [
-        ({"train/loss": 1.0, "train_loss": 2.0}, "train/loss", "train_loss", "train_loss"),
-        ({"x_len": 1, "x": [1]}, "x_len", "x", "x_len"),
-        ({"draw": 1}, "draw, the dimension", "draw", "draw"),
-        ({"logged_at": 1}, "logged_at, the coordinate", "logged_at", "logged_at"),
-    ],
-)
-def test_a_collision_is_an_error_that_names_both(metrics, one, other, name):
-    rows = [metrics, {"x": [1, 2]}] if name == "x_len" else [metrics]
-    with pytest.raises(
-        TrackError, match=f"metrics '{one}' and '{other}' .* both become '{name}'.*metrics.jsonl keeps both apart"
-    ):
-        columns(*rows)
+COLLISIONS = [
+    ({"train/loss": 1.0, "train_loss": 2.0}, "train/loss", "train_loss", "train_loss"),
+    ({"x_len": 1, "x": [1]}, "x_len", "x", "x_len"),
+    ({"draw": 1}, "draw, the dimension", "draw", "draw"),
+    ({"logged_at": 1}, "logged_at, the coordinate", "logged_at", "logged_at"),
+]
+
+
+def test_a_collision_is_an_error_that_names_both(subtests):
+    for metrics, one, other, name in COLLISIONS:
+        with subtests.test(name):
+            rows = [metrics, {"x": [1, 2]}] if name == "x_len" else [metrics]
+            with pytest.raises(
+                TrackError,
+                match=f"metrics '{one}' and '{other}' .* both become '{name}'.*metrics.jsonl keeps both apart",
+            ):
+                columns(*rows)
 
 
 def test_a_metric_called_step_is_the_coordinate_unless_it_differs():

@@ -23,23 +23,23 @@ def close(values):
     return pytest.approx([1, 1 / 2, 1 / 3][: len(values)], rel=1e-7)
 
 
-@pytest.mark.parametrize("path", [WANDB, WANDB.parent, WANDB.parents[1], RECORDED / "wandb" / ".."], ids=range(4))
-def test_a_wandb_run_from_its_file_and_the_folders_above_it(path, tmp_path):
-    if path.name == "..":
-        path = shutil.copytree(RECORDED / "wandb", tmp_path / "wandb").parent
-    run = open_foreign(path)
-    assert (run.name, run.state, run.windows) == ("first", "finished", [])
-    assert run.facts["config"] == {"lr": 0.1, "model": {"width": 64}, "api_key": "<redacted>", "later": "x"}
-    assert run.facts["wandb"] == {"id": "abc123", "project": "p"}
-    assert run.facts["versions"] == {"wandb": "0.31.0"}
-    assert run.table.steps == [0, 10, 20]
-    assert run.table.times[0] < run.table.times[2] < run.table.times[0] + 60
-    cells = {key: cells.values for key, cells in run.table.cells.items()}
-    assert cells["train/loss"] == close(cells["train/loss"])
-    assert cells["n"] == [2**60, 2**60 + 1, 2**60 + 2]
-    assert all(map(math.isnan, cells["nan"]))
-    assert (cells["note"], cells["ok"]) == (["hi"] * 3, [True] * 3)
-    assert not [key for key in cells if key.startswith(("h", "_"))]  # a histogram, and wandb's own
+def test_a_wandb_run_from_its_file_and_the_folders_above_it(subtests, tmp_path):
+    above = shutil.copytree(RECORDED / "wandb", tmp_path / "wandb").parent
+    for path in (WANDB, WANDB.parent, WANDB.parents[1], above):
+        with subtests.test(path.name):
+            run = open_foreign(path)
+            assert (run.name, run.state, run.windows) == ("first", "finished", [])
+            assert run.facts["config"] == {"lr": 0.1, "model": {"width": 64}, "api_key": "<redacted>", "later": "x"}
+            assert run.facts["wandb"] == {"id": "abc123", "project": "p"}
+            assert run.facts["versions"] == {"wandb": "0.31.0"}
+            assert run.table.steps == [0, 10, 20]
+            assert run.table.times[0] < run.table.times[2] < run.table.times[0] + 60
+            cells = {key: cells.values for key, cells in run.table.cells.items()}
+            assert cells["train/loss"] == close(cells["train/loss"])
+            assert cells["n"] == [2**60, 2**60 + 1, 2**60 + 2]
+            assert all(map(math.isnan, cells["nan"]))
+            assert (cells["note"], cells["ok"]) == (["hi"] * 3, [True] * 3)
+            assert not [key for key in cells if key.startswith(("h", "_"))]  # a histogram, and wandb's own
 
 
 def test_a_wandb_run_that_went_on_in_a_second_folder_is_one_run_of_two_attempts(tmp_path):
@@ -164,17 +164,18 @@ def test_damaged_bytes_give_the_readable_part_and_one_warning_or_one_error(tmp_p
             assert capsys.readouterr().out.count("[W]") <= 1
 
 
-@pytest.mark.parametrize("data", [b"", b":W", b":W&B\xe1\xbe\x07", b"no wandb at all"])
-def test_what_does_not_begin_as_a_wandb_file_is_one_clear_error(tmp_path, data):
-    (tmp_path / "run-x.wandb").write_bytes(data)
-    with pytest.raises(UsageError, match="expected ':W&B' and version 0"):
-        open_foreign(tmp_path / "run-x.wandb")
+def test_what_does_not_begin_as_a_wandb_file_is_one_clear_error(subtests, tmp_path):
+    for data in [b"", b":W", b":W&B\xe1\xbe\x07", b"no wandb at all"]:
+        with subtests.test(repr(data)):
+            (tmp_path / "run-x.wandb").write_bytes(data)
+            with pytest.raises(UsageError, match="expected ':W&B' and version 0"):
+                open_foreign(tmp_path / "run-x.wandb")
 
 
-@pytest.mark.parametrize("data", [b"\xff", b"\x0a", b"\x0a\x05abc", b"\x80" * 20, b"\x0b", b"\x09abc"])
-def test_bytes_that_are_no_message_are_told(data):
-    with pytest.raises(ValueError, match="no protobuf message"):
-        parse(data)
+def test_bytes_that_are_no_message_are_told(subtests):
+    for data in [b"\xff", b"\x0a", b"\x0a\x05abc", b"\x80" * 20, b"\x0b", b"\x09abc"]:
+        with subtests.test(repr(data)), pytest.raises(ValueError, match="no protobuf message"):
+            parse(data)
 
 
 @pytest.mark.slow

@@ -56,38 +56,26 @@ def shown(*spans):
 PLAIN = {"start": 4.0, "imports": 2.0, "first step": 0.9, "steps": 8.1, "data": 1.0, "tail": 2.0}
 
 
-@pytest.mark.parametrize(
-    ("span", "changed"),
-    [
-        (attempt(), {}),
-        (attempt(data=0.6), {"first step": 0.4, "steps": 3.6, "data": 6.0}),
-        (attempt(save=[(4, 3.0), (9, 3.0)]), {"save": 6.0}),
-        (attempt(save=[(0, 3.0)]), {"save": 3.0}),
-        (attempt(evaluation=[(5, 7.0)]), {"evaluation": 7.0}),
-        (attempt(load=5.0), {"load": 5.0}),
-        (attempt(tail=9.0), {"tail": 9.0}),
-        (attempt(tail=9.0, failed=True), {"tail": 0.0, "dead time": 9.0}),
-        (attempt(born=BEGIN + 1, imported=BEGIN + 5), {"start": 2.0, "imports": 4.0}),
-        (attempt(sections=[(3, {"upload": 0.5})]), {"section upload": 0.5, "unexplained": -0.5}),
-        (attempt(took=[1.0] * 9 + [0.4]), {"steps": 7.5, "unexplained": 0.6}),
-    ],
-    ids=[
-        "plain",
-        "data",
-        "saves",
-        "save-after-first",
-        "evaluation",
-        "load",
-        "tail",
-        "dead",
-        "imports",
-        "other",
-        "lost",
-    ],
-)
-def test_a_planted_time_is_in_its_row(span, changed):
-    expected = {name: seconds for name, seconds in {**PLAIN, **changed}.items() if seconds}
-    assert shown(span) == expected
+PLANTED = [
+    (attempt(), {}),
+    (attempt(data=0.6), {"first step": 0.4, "steps": 3.6, "data": 6.0}),
+    (attempt(save=[(4, 3.0), (9, 3.0)]), {"save": 6.0}),
+    (attempt(save=[(0, 3.0)]), {"save": 3.0}),
+    (attempt(evaluation=[(5, 7.0)]), {"evaluation": 7.0}),
+    (attempt(load=5.0), {"load": 5.0}),
+    (attempt(tail=9.0), {"tail": 9.0}),
+    (attempt(tail=9.0, failed=True), {"tail": 0.0, "dead time": 9.0}),
+    (attempt(born=BEGIN + 1, imported=BEGIN + 5), {"start": 2.0, "imports": 4.0}),
+    (attempt(sections=[(3, {"upload": 0.5})]), {"section upload": 0.5, "unexplained": -0.5}),
+    (attempt(took=[1.0] * 9 + [0.4]), {"steps": 7.5, "unexplained": 0.6}),
+]
+
+
+def test_a_planted_time_is_in_its_row(subtests):
+    for span, changed in PLANTED:
+        with subtests.test(str(changed)):
+            expected = {name: seconds for name, seconds in {**PLAIN, **changed}.items() if seconds}
+            assert shown(span) == expected
 
 
 def test_what_rows_know_of_a_pause_counts_where_its_section_was_not_recorded():
@@ -111,24 +99,24 @@ def test_steps_that_a_later_attempt_did_again_are_counted_as_repeated():
     assert made.failures == 1
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "queue", "dead"),
-    [
-        ({"job": "12"}, {"job": "13"}, 30.0, 0.0),
-        ({"job": "12"}, {"job": "12"}, 0.0, 30.0),
-        ({"launch": "/records/a"}, {"launch": "/records/a"}, 0.0, 30.0),
-        ({"launch": "/records/a"}, {"launch": "/records/b"}, 30.0, 0.0),
-        ({}, {}, 30.0, 0.0),
-    ],
-    ids=["two-jobs", "one-job", "attempts", "two-launches", "no-launch"],
-)
-def test_time_between_attempts_was_granted_only_within_a_job_or_a_launch(before, after, queue, dead):
-    first = attempt(**before)
-    second = attempt(begin=first.end - BEGIN + 30.0, first=10, **after)
-    made = account([first, second])
-    assert made.queue == pytest.approx(queue)
-    assert made.rows["dead time"] == pytest.approx(dead)
-    assert sum(made.rows.values()) == pytest.approx(made.granted)
+GAPS = [
+    ({"job": "12"}, {"job": "13"}, 30.0, 0.0),
+    ({"job": "12"}, {"job": "12"}, 0.0, 30.0),
+    ({"launch": "/records/a"}, {"launch": "/records/a"}, 0.0, 30.0),
+    ({"launch": "/records/a"}, {"launch": "/records/b"}, 30.0, 0.0),
+    ({}, {}, 30.0, 0.0),
+]
+
+
+def test_time_between_attempts_was_granted_only_within_a_job_or_a_launch(subtests):
+    for before, after, queue, dead in GAPS:
+        with subtests.test(f"{before} {after}"):
+            first = attempt(**before)
+            second = attempt(begin=first.end - BEGIN + 30.0, first=10, **after)
+            made = account([first, second])
+            assert made.queue == pytest.approx(queue)
+            assert made.rows["dead time"] == pytest.approx(dead)
+            assert sum(made.rows.values()) == pytest.approx(made.granted)
 
 
 def test_an_attempt_that_came_to_no_step_is_dead_time():
@@ -150,12 +138,13 @@ def test_every_row_is_there_in_its_order():
 # What another interval would have cost.
 
 
-@pytest.mark.parametrize(("save", "between"), [(2.0, 3600.0), (60.0, 7200.0), (0.1, 86400.0)])
-def test_the_best_interval_costs_least(save, between):
-    best = best_interval(save, 1.0, between)
-    costs = {every: share_lost(every, save, 1.0, between) for every in range(max(1, best // 2), best * 2)}
-    assert share_lost(best, save, 1.0, between) <= min(costs.values()) + 0.002
-    assert best == pytest.approx((2 * save * between) ** 0.5, rel=0.15)  # Young's
+def test_the_best_interval_costs_least(subtests):
+    for save, between in [(2.0, 3600.0), (60.0, 7200.0), (0.1, 86400.0)]:
+        with subtests.test(f"a save of {save} s, {between} s between failures"):
+            best = best_interval(save, 1.0, between)
+            costs = {every: share_lost(every, save, 1.0, between) for every in range(max(1, best // 2), best * 2)}
+            assert share_lost(best, save, 1.0, between) <= min(costs.values()) + 0.002
+            assert best == pytest.approx((2 * save * between) ** 0.5, rel=0.15)  # Young's
 
 
 def test_the_advice_names_both_intervals_and_what_the_better_one_saves():

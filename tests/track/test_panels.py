@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
-import pytest
 from test_series import series
 
 from ezpz.track.terminal.panels import arrange, drawing, height_for, lay_out
@@ -9,13 +10,20 @@ from ezpz.track.terminal.screen import Screen
 from ezpz.track.terminal.textplot import draw
 from ezpz.track.terminal.width import columns
 
+PLACES = [
+    (20, 5, (1, 20)),
+    (119, 5, (1, 119)),
+    (120, 5, (2, 59)),
+    (180, 5, (3, 58)),
+    (200, 2, (2, 99)),
+    (200, 1, (1, 200)),
+]
 
-@pytest.mark.parametrize(
-    ("width", "number", "expected"),
-    [(20, 5, (1, 20)), (119, 5, (1, 119)), (120, 5, (2, 59)), (180, 5, (3, 58)), (200, 2, (2, 99)), (200, 1, (1, 200))],
-)
-def test_plots_stand_side_by_side_where_there_is_room(width, number, expected):
-    assert lay_out(Screen(width), number) == expected
+
+def test_plots_stand_side_by_side_where_there_is_room(subtests):
+    for width, number, expected in PLACES:
+        with subtests.test(f"{number} in {width} columns"):
+            assert lay_out(Screen(width), number) == expected
 
 
 def test_a_plot_is_a_third_as_high_as_wide_and_fits_the_terminal():
@@ -24,19 +32,18 @@ def test_a_plot_is_a_third_as_high_as_wide_and_fits_the_terminal():
     assert height_for(Screen(80, 5), 80) == 8
 
 
-@pytest.mark.parametrize("width", [20, 80, 120, 200])
-@pytest.mark.parametrize("color", [False, True])
-def test_no_line_is_wider_than_the_screen_and_none_is_cut(width, color):
-    screen = Screen(width, color=color)
-    side, _ = lay_out(screen, 4)
+def test_no_line_is_wider_than_the_screen_and_none_is_cut(subtests):
     holed = series(np.where(np.arange(50) == 7, np.nan, np.arange(50)))
     names = ["loss", "损失", "a_name_of_some_length", "d"]
-    blocks = [draw([holed._replace(name=name)], name, drawing(screen, 4)) for name in names]
-    lines = arrange(blocks, side)
-    assert max(map(columns, lines)) <= width
-    assert sum(line.count("└") for line in lines) == 4
-    assert "".join(lines).count("NaN") == 4
-    assert all(name[:18] in "".join(lines) for name in names)
+    for width, color in itertools.product([20, 80, 120, 200], [False, True]):
+        with subtests.test(f"{width} columns, color={color}"):
+            screen = Screen(width, color=color)
+            blocks = [draw([holed._replace(name=name)], name, drawing(screen, 4)) for name in names]
+            lines = arrange(blocks, lay_out(screen, 4)[0])
+            assert max(map(columns, lines)) <= width
+            assert sum(line.count("└") for line in lines) == 4
+            assert "".join(lines).count("NaN") == 4
+            assert all(name[:18] in "".join(lines) for name in names)
 
 
 def test_blocks_of_different_height_stay_in_their_columns():

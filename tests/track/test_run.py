@@ -31,22 +31,24 @@ def test_a_finished_run_is_read_back(make_history):
     assert run.windows == []
 
 
-@pytest.mark.parametrize(
-    ("raised", "state", "cause"),
-    [
-        (KeyboardInterrupt(), "stopped", "SIGINT (Ctrl-C)"),
-        (SystemExit(130), "stopped", "SIGINT (Ctrl-C)"),
-        (SystemExit(3), "failed", "SystemExit: 3"),
-        (SystemExit(0), "finished", ""),
-        (ValueError("no"), "failed", "ValueError: no"),
-    ],
-)
-def test_what_ends_the_block_is_the_state(tmp_path, raised, state, cause):
-    history = History(outdir=tmp_path / "r")
-    history.update({"x": 1})
-    history.__exit__(type(raised), raised, None)
-    run = open_run(tmp_path / "r")
-    assert (run.state, run.cause) == (state, cause)
+ENDS = [
+    (KeyboardInterrupt(), "stopped", "SIGINT (Ctrl-C)"),
+    (SystemExit(130), "stopped", "SIGINT (Ctrl-C)"),
+    (SystemExit(3), "failed", "SystemExit: 3"),
+    (SystemExit(0), "finished", ""),
+    (SystemExit(), "finished", ""),
+    (ValueError("no"), "failed", "ValueError: no"),
+]
+
+
+def test_what_ends_the_block_is_the_state(subtests, tmp_path):
+    for number, (raised, state, cause) in enumerate(ENDS):
+        with subtests.test(repr(raised)):
+            history = History(outdir=tmp_path / str(number))
+            history.update({"x": 1})
+            history.__exit__(type(raised), raised, None)
+            run = open_run(tmp_path / str(number))
+            assert (run.state, run.cause) == (state, cause)
 
 
 def test_ctrl_c_without_a_block_is_stopped_too(tmp_path):
@@ -119,13 +121,14 @@ def test_a_folder_without_a_run_is_refused_and_a_run_below_it_named(tmp_path):
     assert is_run(tmp_path / "a" / "b")
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"name": "x"}'])
-def test_a_run_json_that_is_lost_or_torn_costs_no_row(tmp_path, content):
-    (tmp_path / "run.json").write_text(content)
-    (tmp_path / "metrics.jsonl").write_text('{"v":1,"t":1.0,"step":0,"m":{"x":1}}\n')
-    run = open_run(tmp_path)
-    assert run.table.cells["x"].values == [1]
-    assert run.state == "died"
+def test_a_run_json_that_is_lost_or_torn_costs_no_row(subtests, tmp_path):
+    for content in ["", "[]", "{", '{"name": "x"}']:
+        with subtests.test(repr(content)):
+            (tmp_path / "run.json").write_text(content)
+            (tmp_path / "metrics.jsonl").write_text('{"v":1,"t":1.0,"step":0,"m":{"x":1}}\n')
+            run = open_run(tmp_path)
+            assert run.table.cells["x"].values == [1]
+            assert run.state == "died"
 
 
 def test_rows_that_a_later_attempt_recorded_again_do_not_count_twice():

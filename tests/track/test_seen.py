@@ -25,19 +25,20 @@ def read(tmp_path, written):
     return read_seen(open_run(tmp_path))
 
 
-@pytest.mark.parametrize(("first", "every"), [(0, 1), (120, 1), (0, 10), (7, 3)])
-def test_sums_of_steps_come_back(tmp_path, first, every):
-    written = []
-    keeper = Keeper(lambda *record: written.append(record), None)
-    sums = {first + every * number: random.getrandbits(32) for number in range(120)}
-    for step, total in sums.items():
-        keeper.add(step, Seen(batch(total)))
-    keeper.write()
-    assert len(written) == 3
-    found = read(tmp_path, written)
-    assert found.sums == sums
-    assert found.forms[first] == FORM
-    assert found.places == 2
+def test_sums_of_steps_come_back(subtests, tmp_path):
+    for first, every in [(0, 1), (120, 1), (0, 10), (7, 3)]:
+        with subtests.test(f"from step {first}, every {every}"):
+            written, chance = [], random.Random(first)
+            keeper = Keeper(lambda *record, to=written: to.append(record), None)
+            sums = {first + every * number: chance.getrandbits(32) for number in range(120)}
+            for step, total in sums.items():
+                keeper.add(step, Seen(batch(total)))
+            keeper.write()
+            assert len(written) == 3
+            found = read(tmp_path, written)
+            assert found.sums == sums
+            assert found.forms[first] == FORM
+            assert found.places == 2
 
 
 def test_a_gap_and_an_unknown_batch_are_kept_apart(tmp_path):
@@ -143,12 +144,13 @@ def like(rank, place):
     return {step: (place, 1000 * rank + step) for step in LOOKS}
 
 
-@pytest.mark.parametrize("most_ranks", [64, 2])
-def test_two_data_parallel_ranks_with_the_same_batches_are_named(tmp_path, most_ranks):
-    of_rank = {0: own(0), 1: own(1), 2: own(2), 3: like(0, 3)}
-    (found,) = findings(tmp_path, of_rank, 4, most_ranks=most_ranks)
-    assert found["text"] == "ranks 0 and 3 train on identical batches from step 0 on"
-    assert (found["kind"], found["ranks"], found["different"], found["looks"]) == ("same-batches", [0, 3], 4, 4)
+def test_two_data_parallel_ranks_with_the_same_batches_are_named(subtests, tmp_path):
+    for most_ranks in [64, 2]:
+        with subtests.test(f"most_ranks {most_ranks}"):
+            of_rank = {0: own(0), 1: own(1), 2: own(2), 3: like(0, 3)}
+            (found,) = findings(tmp_path, of_rank, 4, most_ranks=most_ranks)
+            assert found["text"] == "ranks 0 and 3 train on identical batches from step 0 on"
+            assert (found["kind"], found["ranks"], found["different"], found["looks"]) == ("same-batches", [0, 3], 4, 4)
 
 
 def test_all_ranks_with_the_same_batches_are_one_finding(tmp_path):
@@ -163,21 +165,21 @@ def test_a_step_from_which_on_they_are_the_same_is_told(tmp_path):
     assert found["step"] == 50
 
 
-@pytest.mark.parametrize(
-    "of_rank",
-    [
-        {0: own(0), 1: own(1)},
-        {0: own(0), 1: like(0, 0)},  # tensor parallel: of one place
-        {0: dict.fromkeys(LOOKS, (0, 7)), 1: dict.fromkeys(LOOKS, (1, 7))},  # one batch, again and again
-        {0: {step: (0, step % 2) for step in LOOKS}, 1: {step: (1, step % 2) for step in LOOKS}},
-        {0: own(0, looks=(0, 1)), 1: {step: (1, step) for step in (0, 1)}},  # two batches are not enough
-        {0: own(0), 1: {**like(0, 1), 50: (1, 99)}},  # the last look says otherwise
-        {0: own(0)},
-    ],
-    ids=["own", "one place", "one batch", "two batches", "two steps", "other since", "one rank"],
-)
-def test_what_is_no_mistake_is_no_finding(tmp_path, of_rank):
-    assert findings(tmp_path, of_rank, 2) == []
+HEALTHY = [
+    {0: own(0), 1: own(1)},
+    {0: own(0), 1: like(0, 0)},  # tensor parallel: of one place
+    {0: dict.fromkeys(LOOKS, (0, 7)), 1: dict.fromkeys(LOOKS, (1, 7))},  # one batch, again and again
+    {0: {step: (0, step % 2) for step in LOOKS}, 1: {step: (1, step % 2) for step in LOOKS}},
+    {0: own(0, looks=(0, 1)), 1: {step: (1, step) for step in (0, 1)}},  # two batches are not enough
+    {0: own(0), 1: {**like(0, 1), 50: (1, 99)}},  # the last look says otherwise
+    {0: own(0)},
+]
+
+
+def test_what_is_no_mistake_is_no_finding(subtests, tmp_path):
+    for of_rank in HEALTHY:
+        with subtests.test(str(of_rank)[:80]):
+            assert findings(tmp_path, of_rank, 2) == []
 
 
 def test_ranks_that_share_a_place_are_found_with_those_of_another_place(tmp_path):

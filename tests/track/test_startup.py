@@ -56,22 +56,23 @@ def test_a_healthy_start_has_no_delay_and_its_stages_sum_to_the_whole():
     assert {each.stage.name: each.took for each in startup.arrivals} == pytest.approx(TYPICAL)
 
 
-@pytest.mark.parametrize(
-    ("slower", "said"),
-    [
-        ([(4, "setup", 10.0)], "13.5 s of imports and own code on n03 (rank 4) held up 2 hosts for 10 s"),
-        ([(1, "torch", 4.0)], "4.4 s of imports before torch on n01 (rank 1) held up 2 hosts for 4 s"),
-        ([(3, "model", 6.0)], "7 s of model on n02 (rank 3) held up 2 hosts for 6 s"),
-        ([(5, "data", 3.0)], "3.3 s of first batch on n03 (rank 5) held up 2 hosts for 3 s"),
-        (
-            [(2, "interpreter", 2.0), (2, "setup", 9.0)],
-            "12.5 s of imports and own code on n02 (rank 2) held up 2 hosts for 11 s",
-        ),
-    ],
-)
-def test_who_held_up_whom_is_named_with_the_stage_and_the_seconds(slower, said):
-    [delay] = delays(Startup(fields(slower=slower)))
-    assert str(delay) == said
+HELD_UP = [
+    ([(4, "setup", 10.0)], "13.5 s of imports and own code on n03 (rank 4) held up 2 hosts for 10 s"),
+    ([(1, "torch", 4.0)], "4.4 s of imports before torch on n01 (rank 1) held up 2 hosts for 4 s"),
+    ([(3, "model", 6.0)], "7 s of model on n02 (rank 3) held up 2 hosts for 6 s"),
+    ([(5, "data", 3.0)], "3.3 s of first batch on n03 (rank 5) held up 2 hosts for 3 s"),
+    (
+        [(2, "interpreter", 2.0), (2, "setup", 9.0)],
+        "12.5 s of imports and own code on n02 (rank 2) held up 2 hosts for 11 s",
+    ),
+]
+
+
+def test_who_held_up_whom_is_named_with_the_stage_and_the_seconds(subtests):
+    for slower, said in HELD_UP:
+        with subtests.test(said):
+            [delay] = delays(Startup(fields(slower=slower)))
+            assert str(delay) == said
 
 
 def test_two_delays_before_different_gates_are_both_named():
@@ -116,9 +117,10 @@ def test_a_rank_that_never_came_and_a_plain_script_are_no_error():
     assert (delay.host, delay.stage.name, delay.waited) == ("n03", "torch", pytest.approx(10.0))
 
 
-@pytest.mark.parametrize("broken", [{}, {"stages": None}, {"stages": {"torch": 3, "step": {"min": "x"}}}, {"plan": []}])
-def test_a_damaged_record_tells_nothing(broken):
-    assert read_startup(broken) is None
+def test_a_damaged_record_tells_nothing(subtests):
+    for broken in [{}, {"stages": None}, {"stages": {"torch": 3, "step": {"min": "x"}}}, {"plan": []}]:
+        with subtests.test(str(broken)):
+            assert read_startup(broken) is None
 
 
 def test_hosts_come_with_their_first_and_last_rank():

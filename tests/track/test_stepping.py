@@ -12,11 +12,12 @@ from ezpz.track import History, read_journal
 from ezpz.track.history import current_folder
 
 
-@pytest.mark.parametrize("weight", [-1, float("nan"), float("inf"), "many", object()])
-def test_a_weight_that_is_none_is_refused_and_nothing_recorded(history, weight):
-    with pytest.raises(TrackError, match="from 0 on"):
-        history.update({"loss": 1.0}, weight=weight)
-    assert read_journal(history.outdir) == []
+def test_a_weight_that_is_none_is_refused_and_nothing_recorded(subtests, history):
+    for weight in [-1, float("nan"), float("inf"), "many", object()]:
+        with subtests.test(str(weight)[:20]):
+            with pytest.raises(TrackError, match="from 0 on"):
+                history.update({"loss": 1.0}, weight=weight)
+            assert read_journal(history.outdir) == []
 
 
 def test_a_weight_may_be_any_number(history):
@@ -25,11 +26,12 @@ def test_a_weight_may_be_any_number(history):
     assert len(read_journal(history.outdir)) == 4
 
 
-@pytest.mark.parametrize("window", [0, -1, 2.5, "10", True])
-def test_a_window_that_is_none_is_refused_before_a_folder_is_made(tmp_path, window):
-    with pytest.raises(UsageError, match="expected a whole number from 1 on"):
-        History("r", tmp_path / "r", window=window)
-    assert not (tmp_path / "r").exists()
+def test_a_window_that_is_none_is_refused_before_a_folder_is_made(subtests, tmp_path):
+    for window in [0, -1, 2.5, "10", True]:
+        with subtests.test(repr(window)):
+            with pytest.raises(UsageError, match="expected a whole number from 1 on"):
+                History("r", tmp_path / "r", window=window)
+            assert not (tmp_path / "r").exists()
 
 
 def test_a_second_history_in_a_folder_in_use_is_refused(make_history):

@@ -82,28 +82,33 @@ def test_a_users_own_tracker_gets_every_call_in_order_and_its_state_is_kept(abou
     assert warnings(capsys) == []
 
 
-@pytest.mark.parametrize("trouble", [fail, sys.exit], ids=["raises", "exits"])
-@pytest.mark.parametrize("call", ["start", "log", "config", "finish"])
-def test_a_tracker_that_fails_at_any_call_costs_one_warning_and_the_others_go_on(about, capsys, call, trouble):
-    bad, good = Kept(trouble, call, "bad"), Kept(name="good")
-    use(Trackers([bad, good], about))
-    (told,) = warnings(capsys)
-    assert "tracker bad is off" in told
-    assert ("OSError: gone;" if trouble is fail else "SystemExit: ;") in told
-    assert "training continues, and so does the run folder" in told
-    assert bad.calls[-1][0] == call
+CALLS = ("start", "log", "config", "finish")
+
+
+def test_a_tracker_that_fails_at_any_call_costs_one_warning_and_the_others_go_on(about, capsys, subtests):
+    troubles = {fail: "OSError: gone;", sys.exit: "SystemExit: ;"}
+    bad = [Kept(trouble, call, f"{trouble.__name__}-at-{call}") for trouble in troubles for call in CALLS]
+    good = Kept(name="good")
+    use(Trackers([*bad, good], about))
+    told = warnings(capsys)
+    assert len(told) == len(bad)
+    for each in bad:
+        with subtests.test(each.name):
+            (line,) = (line for line in told if f"tracker {each.name} is off" in line)
+            assert troubles[each.trouble] in line
+            assert "training continues, and so does the run folder" in line
+            assert each.calls[-1][0] == each.at
     assert [step for name, step, *_ in good.calls if name == "log"] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("call", ["start", "log", "config", "finish"])
-def test_a_tracker_that_hangs_at_any_call_holds_neither_rows_nor_the_end(about, capsys, monkeypatch, call):
-    monkeypatch.setenv("EZPZ_TRACKER_SECONDS", "0.3")
-    bad, good = Kept(hang, call, "bad"), Kept(name="good")
-    began = time.monotonic()
-    use(Trackers([bad, good], about))
-    assert time.monotonic() - began < 10
-    (told,) = warnings(capsys)
-    assert "tracker bad did not end within 0.3 s" in told
+def test_a_tracker_that_hangs_at_any_call_holds_neither_rows_nor_the_end(about, capsys, monkeypatch):
+    monkeypatch.setenv("EZPZ_TRACKER_SECONDS", "1")
+    good = Kept(name="good")
+    use(Trackers([*(Kept(hang, call, f"hangs-at-{call}") for call in CALLS), good], about))
+    told = warnings(capsys)
+    assert len(told) == len(CALLS)
+    for call in CALLS:
+        assert any(f"tracker hangs-at-{call} did not end within 1 s" in line for line in told), told
     assert good.calls[-1] == ("finish", "finished")
 
 
@@ -122,13 +127,13 @@ def test_rows_beyond_the_queue_are_dropped_and_counted_in_the_one_warning(about,
 
 
 def test_nothing_chosen_starts_no_thread(about, monkeypatch):
-    before = threading.active_count()
+    before = set(threading.enumerate())
     for chosen in (None, "", ()):
         trackers = Trackers(chosen, about)
         assert not trackers
         use(trackers)
         assert trackers.state == about.resumed
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before  # one of an earlier test may end meanwhile
 
 
 def test_the_environment_chooses_where_the_program_does_not(about, monkeypatch, tmp_path):
@@ -138,26 +143,26 @@ def test_the_environment_chooses_where_the_program_does_not(about, monkeypatch, 
     assert not Trackers([], about)
 
 
-@pytest.mark.parametrize(
-    ("chosen", "told"),
-    [
-        ("wandbb", r"no tracker 'wandbb' \(from History\(trackers=...\)\); expected .*Did you mean wandb\?"),
-        (["csv", "csv"], r"two trackers called 'csv'"),
-        ([Kept(name="csv"), "csv"], r"two trackers called 'csv'"),
-        ([object()], r"no tracker: object without start and log and config and finish"),
-        (7, r"no tracker: int without"),
-    ],
-)
-def test_a_choice_that_is_no_tracker_is_told_before_any_starts(about, chosen, told):
-    with pytest.raises(UsageError, match=told):
-        Trackers(chosen, about)
+CHOICES = [
+    ("wandbb", r"no tracker 'wandbb' \(from History\(trackers=...\)\); expected .*Did you mean wandb\?"),
+    (["csv", "csv"], r"two trackers called 'csv'"),
+    ([Kept(name="csv"), "csv"], r"two trackers called 'csv'"),
+    ([object()], r"no tracker: object without start and log and config and finish"),
+    (7, r"no tracker: int without"),
+]
 
 
-@pytest.mark.parametrize("seconds", ["soon", "-1", "inf"])
-def test_a_limit_that_is_no_time_is_told(about, monkeypatch, seconds):
-    monkeypatch.setenv("EZPZ_TRACKER_SECONDS", seconds)
-    with pytest.raises(UsageError, match=f"'{seconds}' .from EZPZ_TRACKER_SECONDS"):
-        Trackers([], about)
+def test_a_choice_that_is_no_tracker_is_told_before_any_starts(subtests, about):
+    for chosen, told in CHOICES:
+        with subtests.test(told), pytest.raises(UsageError, match=told):
+            Trackers(chosen, about)
+
+
+def test_a_limit_that_is_no_time_is_told(about, monkeypatch):
+    for seconds in ("soon", "-1", "inf"):
+        monkeypatch.setenv("EZPZ_TRACKER_SECONDS", seconds)
+        with pytest.raises(UsageError, match=f"'{seconds}' .from EZPZ_TRACKER_SECONDS"):
+            Trackers([], about)
 
 
 HANGS = """
@@ -199,17 +204,16 @@ sys.exit(3)
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "what", [("log", "finish"), ("log",), ("threads", "finish"), ("threads",), ("threads", "own")], ids="-".join
 )
 def test_the_process_ends_with_its_own_code_whatever_a_tracker_does(run_python, tmp_path, what):
-    began = time.monotonic()
-    result = run_python(HANGS, *what, EZPZ_TRACKER_SECONDS="0.5")
+    result = run_python(HANGS, *what, EZPZ_TRACKER_SECONDS="1.5")
     out = result.stdout.decode()
     assert result.returncode == 3, result.stderr
-    assert time.monotonic() - began < 60
     assert out.count("[W]") == 1
-    assert "tracker bad did not end within 0.5 s" in out
+    assert "tracker bad did not end within 1.5 s" in out
     assert ("own" in out.splitlines()) == ("own" in what)
     if "threads" in what:
         assert f"finish {'finished' if 'finish' in what else 'exited'}" in out
@@ -218,7 +222,7 @@ def test_the_process_ends_with_its_own_code_whatever_a_tracker_does(run_python, 
 
 
 def test_the_end_is_bounded_in_a_signal_handler_too(tmp_path):
-    env = {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "EZPZ_TRACKER_SECONDS": "0.5", "HOME": str(tmp_path)}
+    env = {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "EZPZ_TRACKER_SECONDS": "1.5", "HOME": str(tmp_path)}
     process = subprocess.Popen(
         [sys.executable, "-c", HANGS, "log", "signal"], env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )

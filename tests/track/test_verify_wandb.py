@@ -39,30 +39,33 @@ def wandb(monkeypatch):
     return module
 
 
-@pytest.mark.parametrize(
-    ("variables", "netrc", "expected"),
-    [
-        ({}, "", False),
-        ({"WANDB_API_KEY": "k"}, "", True),
-        ({"WANDB_API_KEY": "k", "WANDB_DISABLED": "true"}, "", False),
-        ({"WANDB_API_KEY": "k", "WANDB_MODE": "disabled"}, "", False),
-        ({"WANDB_API_KEY": "k", "WANDB_DISABLED": "false"}, "", True),
-        ({"WANDB_MODE": "offline"}, "", True),
-        ({}, "machine api.wandb.ai login user password k\n", True),
-        ({}, "machine elsewhere.org login user password k\n", False),
-        ({"WANDB_BASE_URL": "https://wandb.site.org:8443/x"}, "machine wandb.site.org login user password k\n", True),
-        ({"WANDB_BASE_URL": "https://wandb.site.org"}, "machine api.wandb.ai login user password k\n", False),
-        ({}, "this is no netrc", False),
-    ],
-)
-def test_a_run_needs_a_key_and_nobody_who_forbids_it(monkeypatch, tmp_path, wandb, variables, netrc, expected):
-    if netrc:
-        (tmp_path / ".netrc").write_text(netrc)
-        (tmp_path / ".netrc").chmod(0o600)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert ezpz.verify_wandb() is expected
-    assert wandb.given == []
+KEYS = [
+    ({}, "", False),
+    ({"WANDB_API_KEY": "k"}, "", True),
+    ({"WANDB_API_KEY": "k", "WANDB_DISABLED": "true"}, "", False),
+    ({"WANDB_API_KEY": "k", "WANDB_MODE": "disabled"}, "", False),
+    ({"WANDB_API_KEY": "k", "WANDB_DISABLED": "false"}, "", True),
+    ({"WANDB_MODE": "offline"}, "", True),
+    ({}, "machine api.wandb.ai login user password k\n", True),
+    ({}, "machine elsewhere.org login user password k\n", False),
+    ({"WANDB_BASE_URL": "https://wandb.site.org:8443/x"}, "machine wandb.site.org login user password k\n", True),
+    ({"WANDB_BASE_URL": "https://wandb.site.org"}, "machine api.wandb.ai login user password k\n", False),
+    ({}, "this is no netrc", False),
+]
+
+
+def test_a_run_needs_a_key_and_nobody_who_forbids_it(subtests, monkeypatch, tmp_path, wandb):
+    file = tmp_path / ".netrc"
+    for variables, netrc, expected in KEYS:
+        with subtests.test(f"{variables} {netrc}"), monkeypatch.context() as patch:
+            file.write_text(netrc)
+            file.chmod(0o600)
+            if not netrc:
+                file.unlink()
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            assert ezpz.verify_wandb() is expected
+            assert wandb.given == []
 
 
 def test_without_wandb_there_is_no_run(monkeypatch):
@@ -71,21 +74,22 @@ def test_without_wandb_there_is_no_run(monkeypatch):
     assert ezpz.verify_wandb() is False
 
 
-@pytest.mark.parametrize(
-    ("positional", "keywords", "variables", "project"),
-    [
-        (("first",), {}, {}, "first"),
-        ((), {"project_name": "older"}, {}, "older"),
-        ((), {"project": "new", "project_name": "older"}, {}, "new"),
-        ((), {}, {"WANDB_PROJECT": "named"}, "named"),
-        ((), {}, {"WB_PROJECT": "short"}, "short"),
-    ],
-)
-def test_the_project_under_each_of_its_names(monkeypatch, wandb, positional, keywords, variables, project):
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert ezpz.dist.setup_wandb(*positional, **keywords) == "the run"
-    assert wandb.given[0]["project"] == project
+PROJECTS = [
+    (("first",), {}, {}, "first"),
+    ((), {"project_name": "older"}, {}, "older"),
+    ((), {"project": "new", "project_name": "older"}, {}, "new"),
+    ((), {}, {"WANDB_PROJECT": "named"}, "named"),
+    ((), {}, {"WB_PROJECT": "short"}, "short"),
+]
+
+
+def test_the_project_under_each_of_its_names(subtests, monkeypatch, wandb):
+    for positional, keywords, variables, project in PROJECTS:
+        with subtests.test(f"{positional} {keywords} {variables}"), monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            assert ezpz.dist.setup_wandb(*positional, **keywords) == "the run"
+            assert wandb.given.pop()["project"] == project
 
 
 def test_older_keywords_reach_wandb(wandb):
@@ -103,7 +107,9 @@ def test_older_keywords_reach_wandb(wandb):
     ]
 
 
-@pytest.mark.parametrize("wish", [{"mode": "online"}, {"settings": {"mode": "online"}}])
-def test_a_mode_that_the_program_chooses_is_left_alone(wandb, wish):
-    ezpz.setup_wandb("p", **wish)
-    assert {key: value for key, value in wandb.given[0].items() if key in {"mode", "settings"}} == wish
+def test_a_mode_that_the_program_chooses_is_left_alone(subtests, wandb):
+    for wish in [{"mode": "online"}, {"settings": {"mode": "online"}}]:
+        with subtests.test(str(wish)):
+            ezpz.setup_wandb("p", **wish)
+            given = wandb.given.pop()
+            assert {key: value for key, value in given.items() if key in {"mode", "settings"}} == wish

@@ -42,13 +42,6 @@ def test_an_exception_marks_the_run_and_keeps_its_data(tmp_path):
     assert files(tmp_path / "run") == ["metrics.jsonl", "run.json", "train.h5"]
 
 
-@pytest.mark.parametrize(("code", "state"), [(None, "finished"), (0, "finished"), (3, "failed")])
-def test_leaving_by_sys_exit_counts_by_its_code(tmp_path, code, state):
-    with pytest.raises(SystemExit), History("train", tmp_path / "run") as history:
-        sys.exit(code)
-    assert run_json(history.outdir)["state"] == state
-
-
 @pytest.mark.slow
 def test_a_collision_is_told_at_once_and_is_an_error_at_the_end(history, capsys):
     history.update({"train/loss": 1.0, "train_loss": 2.0, "dt": 0.1})
