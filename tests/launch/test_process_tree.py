@@ -15,10 +15,7 @@ from lab.require import require
 
 SRC = str(Path(process_tree.__file__).parents[3])
 
-pytestmark = [
-    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc"),
-    pytest.mark.timeout(60),
-]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 
 # Each program prints pids of processes that shall be found, then stays.
 DAEMON = """
@@ -123,9 +120,9 @@ def test_a_process_that_wiped_its_environment_is_found_in_the_tree(killer):
 
 
 @pytest.mark.slow
-@pytest.mark.few(2)
-@pytest.mark.parametrize("step", ["pass", "os.setsid() if os.getpid() != os.getsid(0) else 0"])
-@pytest.mark.parametrize("tagged", [True, False])
+@pytest.mark.parametrize(
+    ("step", "tagged"), [("pass", True), ("os.setsid() if os.getpid() != os.getsid(0) else 0", False)]
+)
 def test_a_chain_of_forks_does_not_escape(killer, survivors, step, tagged):
     assert killer(CHAIN.replace("SETSID", step), tagged=tagged).endswith("[] [] []")
     time.sleep(0.2)
@@ -243,16 +240,16 @@ def test_a_process_of_another_host_on_this_machine_is_not_this_hosts(start):
     process.wait_until(lambda: process_tree.tagged("l9") == [near.pid], 5, "exec")
 
 
-@pytest.mark.parametrize("module", ["process_tree", "shim"])
-def test_it_costs_a_shim_next_to_nothing(clean_env, module):
-    costly = {"typing", "dataclasses", "ctypes", "re", "json", "socket", "signal", "selectors", "enum", "importlib"}
-    code = f"import sys; import ezpz.launch.host.{module}; print(sorted({costly!r} & set(sys.modules)))"
-    env = {**clean_env, "PYTHONPATH": SRC}
-    assert process.run([sys.executable, "-S", "-c", code], env).stdout.strip() == "[]"
-
-
-def test_an_agent_loads_nothing_that_it_does_not_need(clean_env):
-    costly = {"typing", "dataclasses", "ctypes", "pathlib", "subprocess", "tempfile", "threading", "hmac", "inspect"}
-    code = f"import sys; import ezpz.launch.host.start_agent; print(sorted({costly!r} & set(sys.modules)))"
-    env = {**clean_env, "PYTHONPATH": SRC}
-    assert process.run([sys.executable, "-S", "-c", code], env).stdout.strip() == "[]"
+def test_it_costs_a_shim_next_to_nothing_and_an_agent_little(clean_env):
+    both = {"typing", "dataclasses", "ctypes"}
+    of_a_shim = both | {"re", "json", "socket", "signal", "selectors", "enum", "importlib"}
+    of_an_agent = both | {"pathlib", "subprocess", "tempfile", "threading", "hmac", "inspect"}
+    code = f"""
+import sys
+import ezpz.launch.host.process_tree, ezpz.launch.host.shim
+print(sorted({of_a_shim!r} & set(sys.modules)))
+import ezpz.launch.host.start_agent
+print(sorted({of_an_agent!r} & set(sys.modules)))
+"""
+    done = process.run([sys.executable, "-S", "-c", code], {**clean_env, "PYTHONPATH": SRC})
+    assert done.stdout.split() == ["[]", "[]"], done.stderr
