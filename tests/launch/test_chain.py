@@ -80,6 +80,17 @@ class Chained:
         before = len(self.saved())
         self.until(lambda: len(self.saved()) >= before + number or self.pbs.is_idle(), "more steps")
 
+    @contextlib.contextmanager
+    def held(self):
+        """A job that trains saves once, and goes on when the context ends."""
+        self.submit()
+        self.until_steps(1)
+        (self.run / "hold").touch()
+        yield
+        (self.run / "hold").unlink()
+        self.until_idle()
+        self.check()
+
     def check(self):
         """Nobody has written beside another, and every run went on from the newest that was saved."""
         assert not (self.run / "two").exists(), self.words()
@@ -138,9 +149,8 @@ def test_cancelling_and_a_file_stop_the_chain(pbs, tmp_path, how):
     else:
         pbs.end(job, "qdel")
     chain.until_idle()
-    assert chain.verdict().startswith("stop: " + ("it was cancelled" if how == "qdel" else "a file STOP")), (
-        chain.words()
-    )
+    wanted = {"qdel": "stop: it was cancelled", "STOP": "stop: a file STOP"}
+    assert chain.verdict().startswith(wanted[how]), chain.words()
     assert sum(line.startswith("began") for line in chain.log()) == 1
     chain.check()
 
@@ -152,9 +162,7 @@ def test_a_kill_stops_the_chain_and_leaves_nothing_queued(pbs, tmp_path, how):
     job = chain.submit()
     chain.until_steps(1)
     line = [sys.executable, "-m", "ezpz", "kill", job, *([how] if how == "--now" else [])]
-    done = subprocess.run(
-        line, env=pbs.env(PYTHONPATH=str(SRC)), capture_output=True, text=True, timeout=60, check=False
-    )
+    done = process.run(line, pbs.env(PYTHONPATH=str(SRC)))
     assert done.returncode == 0, done
     assert f"no further job of its chain trains: {chain.folder / 'STOP'} asks for it; remove it to go on" in done.stdout
     chain.until_idle()
@@ -287,16 +295,13 @@ def test_never_more_jobs_than_the_limit(pbs, tmp_path):
 
 @pytest.mark.slow
 def test_a_second_launch_beside_the_first_is_refused(pbs, tmp_path):
-    chain = Chained(tmp_path, pbs, last=60)
-    chain.submit()
-    chain.until_steps(1)
-    second = chain.submit()
-    chain.until(lambda: pbs.states()[second] == "F", "the end of the second")
-    assert pbs.jobs()[second]["Exit_status"] == 125, chain.words()
-    assert "holds" in (pbs.folder / f"{second}.out").read_text()
-    chain.until_idle()
+    chain = Chained(tmp_path, pbs)
+    with chain.held():
+        second = chain.submit()
+        chain.until(lambda: pbs.states()[second] == "F", "the end of the second")
+        assert pbs.jobs()[second]["Exit_status"] == 125, chain.words()
+        assert "holds" in (pbs.folder / f"{second}.out").read_text()
     assert chain.verdict() == "done\n"
-    chain.check()
 
 
 TORN = [
@@ -329,19 +334,16 @@ def test_files_of_a_chain_that_are_torn_or_foreign_start_nothing(pbs, tmp_path, 
 
 @pytest.mark.slow
 def test_a_job_that_may_not_train_changes_no_row_of_the_one_that_does(pbs, tmp_path):
-    chain = Chained(tmp_path, pbs, last=60)
-    chain.submit()
-    chain.until_steps(1)
-    before = (chain.folder / "jobs.json").read_text()
-    assert json.loads(before)["waiting"] == ["2.head"]
-    (chain.folder / "verdict").write_text("stop: by hand\n")
-    second = chain.submit()
-    chain.until(lambda: pbs.states()[second] == "F", "the end of the second")
-    assert "2.head" not in [job for job, state in pbs.states().items() if state != "F"]
-    assert (chain.folder / "jobs.json").read_text() == before
-    chain.until_idle()
+    chain = Chained(tmp_path, pbs)
+    with chain.held():
+        before = (chain.folder / "jobs.json").read_text()
+        assert json.loads(before)["waiting"] == ["2.head"]
+        (chain.folder / "verdict").write_text("stop: by hand\n")
+        second = chain.submit()
+        chain.until(lambda: pbs.states()[second] == "F", "the end of the second")
+        assert "2.head" not in [job for job, state in pbs.states().items() if state != "F"]
+        assert (chain.folder / "jobs.json").read_text() == before
     assert [row["verdict"] for row in chain.rows()] == ["done"]
-    chain.check()
 
 
 def test_outside_of_a_job_a_chain_is_refused(tmp_path, monkeypatch):

@@ -45,6 +45,8 @@ if "save-at-term" in sys.argv:
 while step < last:
     step += 1
     time.sleep(pause)
+    while (folder / "hold").exists():
+        time.sleep(pause)
     if step == bug:
         raise ValueError("planted")
     if step % every == 0 or step == last:
