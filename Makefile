@@ -105,6 +105,7 @@ matrix:
 	  $(if $(K),,EZPZ_COMMIT=$$(git describe --always --dirty) $(BIN)/python tests/why/healthy.py --score .test/why.json || code=$$?;) \
 	  [ ! -f .test/why.json ] || $(BIN)/python tests/reliability/tables.py why .test/why.json docs/reliability.md || exit; exit $$code
 
+# `make` and not its variable, for whose sake `make -n` would run the whole line.
 distros:
 	@tests/lab/setup venv distribution
 	@tests/reliability/roots .test/distros debian-12 debian-13 ubuntu-22.04 ubuntu-24.04
@@ -112,7 +113,7 @@ distros:
 	@EZPZ_MATRIX=$(CURDIR)/.test/distros.json $(BIN)/python -m pytest tests/reliability/test_distributions.py \
 	  $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
 	  $(BIN)/python tests/reliability/tables.py distributions .test/distros.json docs/reliability.md || exit; \
-  $(if $(K),,$(MAKE) --no-print-directory pythons || code=$$?;) exit $$code
+	  $(if $(K),,make --no-print-directory pythons || code=$$?;) exit $$code
 
 pythons:
 	@tests/lab/setup venv pythons

@@ -1,6 +1,6 @@
-"""The tables of docs/reliability.md: what `make matrix` and `make distros` found, between two marker lines.
+"""The tables of docs/reliability.md, between two marker lines: what `make matrix`, `distros` and `pythons` found.
 
-python tests/reliability/tables.py matrix|distributions|endings|openpbs|attempts RESULTS.json docs/reliability.md
+python tests/reliability/tables.py matrix|distributions|pythons|endings|… RESULTS.json docs/reliability.md
 
 Results are ``{CELL: [outcome, date, why it was skipped or a note, commit]}``; those of older versions have no commit.
 """
@@ -117,6 +117,36 @@ def distributions(results):
         "",
         "Not run, because:",
         "",
+        *(f"{number}. {reason}" for reason, number in reasons.items()),
+    ])  # fmt: skip
+
+
+def pythons(results):
+    """The results of `make pythons`, ``{"VERSION ROW": result}``, as Markdown."""
+    from pythons import Python, versions
+
+    wanted = {version: Python(version) for version in versions()}
+    results = {cell: result for cell, result in results.items() if cell.partition(" ")[0] in wanted}
+    told = {version: ("", "") if there.problem() else there.told() for version, there in wanted.items()}
+    reasons = {}
+
+    def shown(version, row):
+        outcome, _, why, *_ = results.get(f"{version} {row}", ["not run", "", ""])
+        if outcome == "skipped":
+            return f"({reasons.setdefault(why, len(reasons) + 1)})"
+        return f"{outcome}: {why}" if why else outcome
+
+    rows = dict.fromkeys(cell.partition(" ")[2] for cell in results)  # in the order of the tests
+    skipped = sum(outcome == "skipped" for outcome, *_ in results.values())
+    commits = " and ".join(dict.fromkeys(commit for *_, commit in results.values() if commit))
+    return "\n".join([
+        f"{_when(results)}, commit {commits or 'unknown'}: {_ok(results)} of {len(results) - skipped} ok.",
+        "",
+        f"| Python | {' | '.join(told[version][0] or version for version in wanted)} |",
+        "|---|" + "---|" * len(wanted),
+        f"| torch | {' | '.join(told[version][1] for version in wanted)} |",
+        *(f"| {row} | {' | '.join(shown(version, row) for version in wanted)} |" for row in rows),
+        *(["", "Not run, because:", ""] if reasons else []),
         *(f"{number}. {reason}" for reason, number in reasons.items()),
     ])  # fmt: skip
 
@@ -254,6 +284,6 @@ def _outcome(results, name, case):
 
 
 if __name__ == "__main__":
-    tables = (matrix, distributions, endings, openpbs, attempts, why)
+    tables = (matrix, distributions, pythons, endings, openpbs, attempts, why)
     table = {each.__name__: each for each in tables}[sys.argv[1]]
     replace_block(Path(sys.argv[3]), sys.argv[1], table(json.loads(Path(sys.argv[2]).read_text())))
