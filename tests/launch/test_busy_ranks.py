@@ -10,6 +10,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 # Rank 0 ends its run, which takes longer than the limit; the other rank waits for it as in a barrier: without a beat.
+# What is stuck in drawing is told after a second, which otherwise is a minute.
 SCRIPT = """
 import os, pathlib, sys, time
 import ezpz, ezpz.progress
