@@ -73,3 +73,13 @@ def test_this_host_is_looked_at_and_what_hangs_holds_nobody(threads, tmp_path, r
     assert facts["master"] in ({}, None)
     problems = [finding.check for finding in diagnose([facts]) if finding.is_problem and finding.check != "torch"]
     assert problems == ["hangs"]
+
+
+def test_a_site_that_starts_a_thread_in_every_python_is_looked_at_once(tmp_path, request_of, clean_env):
+    started = tmp_path / "started"
+    begin = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    (tmp_path / "sitecustomize.py").write_text(f"{begin}\nopen({str(started)!r}, 'a').write('x')\n")
+    line = f"import json, os; from ezpz.cluster.examine import examine; examine({request_of('')!r}, os.environ)"
+    env = {**clean_env, "PYTHONPATH": str(tmp_path), "TORCH_DEVICE": "cpu"}
+    subprocess.run([sys.executable, "-c", line], env=env, cwd=tmp_path, check=True, timeout=100)
+    assert started.stat().st_size <= 6  # this process, that which looks, and what it asks about Python and torch

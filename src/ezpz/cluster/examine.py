@@ -99,7 +99,8 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
         request: ``folder`` (the working folder), ``script`` (a file, or empty), ``places`` (what a folder is for to its
             path; a place without one is where the variable of its name says on this host), ``stale`` (what
             `stale_variables` returned where the command was typed), ``full`` (whether to measure the speed of the
-            network, the devices and the run's folder, in turn, which takes seconds).
+            network, the devices and the run's folder, in turn, which takes seconds), ``forks`` (set in the process
+            below, which looks itself, whatever a ``sitecustomize`` has started there).
         environ: The environment.
 
     A process that has threads leaves it to one of its own, because what it would have to fork here is a copy in which
@@ -108,7 +109,7 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
     Raises:
         MachineError: Such a process gave no answer.
     """
-    if not _is_alone():
+    if not request.get("forks") and not _is_alone():
         return _elsewhere(request, environ)
     places, full = _paths(request.get("places") or {}, environ), bool(request.get("full"))
     on_mounts: dict[str, Callable[[], Any]] = {
@@ -163,7 +164,7 @@ def _elsewhere(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[s
     from ezpz.errors import MachineError
 
     begin = f"import sys; sys.path[:] = {sys.path!r}; from ezpz.cluster.examine import print_facts; print_facts()"
-    line = [sys.executable, "-c", begin, json.dumps({**request, "compute": False})]
+    line = [sys.executable, "-c", begin, json.dumps({**request, "compute": False, "forks": True})]
     reading, writing = os.pipe()
     child = subprocess.Popen(line, env=dict(environ), stdin=subprocess.DEVNULL, stdout=writing)
     os.close(writing)
