@@ -67,59 +67,60 @@ def test_every_machine_that_is_promised_has_its_file_and_its_line_in_the_readme(
         assert f"[`{name}`]({name})" in readme
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_bash_and_shellcheck_have_nothing_to_say(path, run_cli):
-    assert run_cli(["bash", "-n", path]).returncode == 0
-    text = path.read_text()
-    assert "\nset -euo pipefail\n" in text
-    assert max(map(len, text.splitlines())) <= 140
+def test_bash_and_shellcheck_have_nothing_to_say(run_cli):
+    for path in SCRIPTS:
+        assert run_cli(["bash", "-n", path]).returncode == 0
+        text = path.read_text()
+        assert "\nset -euo pipefail\n" in text
+        assert max(map(len, text.splitlines())) <= 140
     if shutil.which("shellcheck"):
-        done = run_cli(["shellcheck", "--shell=bash", path])
+        done = run_cli(["shellcheck", "--shell=bash", *SCRIPTS])
         assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_ezpz_submit_writes_it(path):
-    assert path.read_text() == job_files.written(path.name), "run `make examples`, and look at the difference"
+def test_ezpz_submit_writes_them():
+    """Else run `make examples`, and look at the difference."""
+    assert [path.name for path in SCRIPTS if path.read_text() != job_files.written(path.name)] == []
 
 
-@pytest.mark.parametrize("path", [*SLURM, *PBS], ids=lambda path: path.name)
-def test_it_asks_for_two_hosts_and_one_time(path):
+def test_a_job_asks_for_two_hosts_and_one_time(subtests):
     """launch saves before the end of the job: no second time stands beside it."""
-    text = path.read_text()
-    asked = directives(text, "SBATCH") or directives(text, "PBS")
-    assert (asked.get("--nodes") or asked["select"].partition(":")[0]) == "2"
-    assert text.count("01:00:00") == 1
-    assert "timeout" not in text
-    assert "--signal" not in asked
+    for path in (*SLURM, *PBS):
+        with subtests.test(path.name):
+            text = path.read_text()
+            asked = directives(text, "SBATCH") or directives(text, "PBS")
+            assert (asked.get("--nodes") or asked["select"].partition(":")[0]) == "2"
+            assert text.count("01:00:00") == 1
+            assert "timeout" not in text
+            assert "--signal" not in asked
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_what_is_submitted_again_goes_on_in_the_same_folder(path):
-    line = re.sub(r"\\\n\s*", "", path.read_text()).splitlines()
-    line = next(each for each in line if each.startswith("launch "))
-    assert "--resume auto --outdir outputs/" in line
-    assert "--preset" in line
+def test_what_is_submitted_again_goes_on_in_the_same_folder():
+    for path in SCRIPTS:
+        lines = re.sub(r"\\\n\s*", "", path.read_text()).splitlines()
+        (line,) = [each for each in lines if each.startswith("launch ")]
+        assert "--resume auto --outdir outputs/" in line
+        assert "--preset" in line
 
 
-@pytest.mark.parametrize("path", [*SLURM, *PBS], ids=lambda path: path.name)
-def test_a_job_script_that_nobody_submitted_says_so(path, run_cli, env):
-    done = run_cli(["bash", path], env)
-    assert done.returncode != 0
-    assert "this is a job file: submit it with " in done.stderr
+def test_a_job_script_that_nobody_submitted_says_so(run_cli, env):
+    for path in (*SLURM, *PBS):
+        done = run_cli(["bash", path], env)
+        assert done.returncode != 0
+        assert "this is a job file: submit it with " in done.stderr
 
 
-@pytest.mark.parametrize("path", SLURM, ids=lambda path: path.name)
-def test_a_slurm_account_that_is_not_filled_in_ends_the_job_with_a_line(path, run_cli, env, checkout, tmp_path):
-    account = directives(path.read_text(), "SBATCH")["--account"].lower()  # slurmctld writes accounts in small letters
-    job = {**env, "SLURM_SUBMIT_DIR": str(checkout), "SLURM_JOB_ACCOUNT": account}
-    done = run_cli(["bash", path], job)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "is not filled in: name yours in this file, or submit with sbatch --account=YOURS" in done.stderr
-    elsewhere = run_cli(["bash", path], {**job, "SLURM_SUBMIT_DIR": str(tmp_path / "home")})
-    assert elsewhere.returncode == 2
-    assert "call sbatch in the folder of the checkout" in elsewhere.stderr
+def test_a_slurm_account_that_is_not_filled_in_ends_the_job_with_a_line(run_cli, env, checkout, tmp_path):
+    for path in SLURM:
+        account = directives(path.read_text(), "SBATCH")["--account"].lower()  # as slurmctld writes accounts
+        job = {**env, "SLURM_SUBMIT_DIR": str(checkout), "SLURM_JOB_ACCOUNT": account}
+        done = run_cli(["bash", path], job)
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert "is not filled in: name yours in this file, or submit with sbatch --account=YOURS" in done.stderr
+        elsewhere = run_cli(["bash", path], {**job, "SLURM_SUBMIT_DIR": str(tmp_path / "home")})
+        assert elsewhere.returncode == 2
+        assert "call sbatch in the folder of the checkout" in elsewhere.stderr
 
 
 def pbs_job(env, checkout, site, hosts):
@@ -207,12 +208,24 @@ def test_a_pbs_account_that_is_not_filled_in_ends_the_job_with_a_line(path, run_
     assert done.stderr == "#PBS -A PROJECT is not filled in: name yours in this file\n"
 
 
+# Both ranks are up: the time of `timeout` is over. Each goes on until both have saved, and half a second more.
+RANK = """
+trap 'echo saved; touch saved$RANK' USR2
+both() { [ -e "${1}0" ] && [ -e "${1}1" ]; }
+touch up$RANK
+if [ $RANK = 0 ]; then until both up; do sleep 0.05; done; kill -ALRM $(cat timeout.pid); fi
+until both saved; do sleep 0.05; done
+sleep 0.5
+exit 7
+"""
+
+
 @pytest.mark.slow
 def test_timeout_sends_usr2_through_launch_to_every_rank_and_waits_on(run_cli, env):
     """As in job files that were written by hand: timeout starts programs, and `launch` may be a function."""
-    rank = "trap 'echo saved' USR2; touch up; for i in {1..40}; do sleep 0.1; done; exit 7"
-    line = ["timeout", "--foreground", "--preserve-status", "--signal=USR2", "2"]
-    done = run_cli([*line, "ezpz", "launch", "-n", "2", "bash", "-c", rank], env)
+    line = ["timeout", "--foreground", "--preserve-status", "--signal=USR2", "250"]
+    pid = ["sh", "-c", 'echo $$ >timeout.pid; exec "$@"', "sh"]
+    done = run_cli([*pid, *line, "ezpz", "launch", "-n", "2", "bash", "-c", RANK], env)
     assert done.stdout.count("saved") == 2, done.stderr
     assert done.returncode == 7
 
