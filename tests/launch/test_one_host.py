@@ -75,6 +75,7 @@ def test_an_mpiexec_that_says_nothing_useful_is_refused_and_named_by_the_user(
         assert (named.returncode, len(shown(named.stdout))) == (0, 1), named.stderr
 
 
+@pytest.mark.slow
 def test_what_the_site_advises_against_is_a_note(launch, clean_env, tmp_path):
     env = {**clean_env, "TACC_SYSTEM": "vista"}
     done = launch("-n", "1", "--explain", "true", env=env)
@@ -90,6 +91,7 @@ def test_what_the_site_advises_against_is_a_note(launch, clean_env, tmp_path):
     assert "site perlmutter advises against --gpus-per-task=1 (from --launcher-args)" in answer["notes"]
 
 
+@pytest.mark.slow
 def test_that_no_devices_could_be_counted_is_told_where_the_ranks_follow_from_them(launch, clean_env, tmp_path):
     """From a host that is none of the job's, as that of ``salloc`` may be."""
     srun = tmp_path / "srun"

@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,6 @@ OTHERS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.1[0-9]*/bin/pytho
 PYTHONS = {sys.executable: "this", **{str(path): path.parts[-3] for path in OTHERS}}
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-pytestmark = pytest.mark.timeout(60)
-
 THREADS = """\
 import queue, threading, time
 
@@ -65,7 +64,7 @@ def start(clean_env, tmp_path):
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass  # it has ended
-        process.wait(10)
+        process.wait(200)
         process.stdout.close()
 
 
@@ -88,11 +87,13 @@ def dumped(process, number, frames=1):
     return parse_dump(process.said.read_text())
 
 
-@pytest.mark.parametrize("python", PYTHONS, ids=PYTHONS.values())
-def test_an_abort_shows_the_main_threads_stack(start, threads, python):
-    process = ready(start([python, threads], PYTHONFAULTHANDLER="1"))
-    assert dumped(process, signal.SIGABRT, 2) == [Frame("rest", str(threads), 7), Frame("<module>", str(threads), 10)]
-    assert process.wait(10) == -signal.SIGABRT
+def test_an_abort_shows_the_main_threads_stack(start, threads, subtests):
+    started = {name: start([python, threads], PYTHONFAULTHANDLER="1") for python, name in PYTHONS.items()}
+    expected = [Frame("rest", str(threads), 7), Frame("<module>", str(threads), 10)]
+    for name, process in started.items():
+        with subtests.test(name):
+            assert dumped(ready(process), signal.SIGABRT, 2) == expected
+            assert process.wait(200) == -signal.SIGABRT
 
 
 OTHER_THREAD = """\
@@ -111,15 +112,16 @@ rest()
 
 
 @linux
-@pytest.mark.parametrize("python", PYTHONS, ids=PYTHONS.values())
-def test_a_thread_that_gets_the_signal_is_not_taken_for_the_main_one(start, tmp_path, python):
+def test_a_thread_that_gets_the_signal_is_not_taken_for_the_main_one(start, tmp_path, subtests):
     """So it is when a library blocks the signal in the main thread."""
     (tmp_path / "other.py").write_text(OTHER_THREAD)
-    process = start([python, tmp_path / "other.py"])
-    wait_until(lambda: len(parse_dump(process.said.read_text())) >= 2, 15, "a dump")
-    text = process.said.read_text()
-    assert [frame.function for frame in parse_dump(text)] == ["rest", "<module>"]
-    assert "_bootstrap" in text.partition("Current thread")[2].partition("\n\n")[0]
+    started = {name: start([python, tmp_path / "other.py"]) for python, name in PYTHONS.items()}
+    for name, process in started.items():
+        with subtests.test(name):
+            wait_until(lambda said=process.said: len(parse_dump(said.read_text())) >= 2, 15, "a dump")
+            text = process.said.read_text()
+            assert [frame.function for frame in parse_dump(text)] == ["rest", "<module>"]
+            assert "_bootstrap" in text.partition("Current thread")[2].partition("\n\n")[0]
 
 
 def test_lines_of_others_and_other_versions_do_not_confuse_a_dump():
@@ -187,22 +189,22 @@ def test_the_kernel_says_what_a_program_without_python_does(start):
     wait_until(lambda: kernel_state(process.pid).startswith("stopped"), 10, "its stop")
     process.kill()
     wait_until(lambda: kernel_state(process.pid) == "ended (sleep)", 10, "its end")
-    process.wait(10)
+    process.wait(200)
     assert kernel_state(process.pid) == "gone"
     assert (pythons(process.pid), stage_of(process.pid)) == ([], "")
 
 
 @linux
 @pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="this kernel has no /proc/PID/syscall")
-@pytest.mark.parametrize("is_relative", [True, False])
-def test_a_file_that_a_process_waits_for_is_named_with_its_mount(start, tmp_path, is_relative):
+def test_a_file_that_a_process_waits_for_is_named_with_its_mount(start, tmp_path):
     pipe = tmp_path / "a pipe"
     os.mkfifo(pipe)
-    process = start(["sh", "-c", f"cd '{tmp_path}' && read line < '{pipe.name if is_relative else pipe}'"])
-    wait_until(lambda: awaited_file(process.pid).startswith(f"{pipe} on /"), 10, "its open")
-    pipe.open("w").close()
-    process.wait(10)
-    assert awaited_file(process.pid) == ""
+    for name in (pipe.name, pipe):
+        process = start(["sh", "-c", f"cd '{tmp_path}' && read line < '{name}'"])
+        wait_until(lambda pid=process.pid: awaited_file(pid).startswith(f"{pipe} on /"), 10, "its open")
+        pipe.open("w").close()
+        process.wait(200)
+        assert awaited_file(process.pid) == ""
 
 
 @linux
@@ -242,8 +244,8 @@ def test_py_spy_that_is_refused_or_strange_is_no_answer(spy):
     assert py_spy(7) is None
 
 
-def test_py_spy_that_hangs_is_killed_with_all_it_started(spy, monkeypatch, tmp_path):
-    monkeypatch.setattr("ezpz.launch.host.stacks._PY_SPY_SECONDS", 0.5)
+@pytest.mark.slow
+def test_py_spy_that_hangs_is_killed_with_all_it_started(spy, tmp_path):
     spy(f"sleep 600 & echo $! > {tmp_path}/child; wait")
     assert py_spy(7) is None
     child = int((tmp_path / "child").read_text())
@@ -259,7 +261,6 @@ def test_a_real_py_spy_shows_the_main_thread(start, threads):
 
 @pytest.mark.slow
 @linux
-@pytest.mark.timeout(180)
 def test_torch_ranks_that_hang_are_named_in_one_line(start, tmp_path, clean_env):
     """One launch for all that needs torch: stages of each rank, its stack by signal and by abort, flight recorder."""
     listener = Listener()
@@ -280,18 +281,28 @@ def test_torch_ranks_that_hang_are_named_in_one_line(start, tmp_path, clean_env)
         ]
     number = next(int(line.split()[1]) for line in listener.of(0) if line.startswith("dumps"))
 
-    def places(signum, before):
-        for process in ranks:
-            os.kill(process.pid, signum)
-        texts = [process.said for process in ranks]
-        wait_until(lambda: all(text.read_text().count("Current thread") > before for text in texts), 20, "the dumps")
-        wait_until(
-            lambda: all("hang_torch" in text.read_text().rpartition("Current thread")[2] for text in texts), 20, "all"
-        )
-        return [locate(parse_dump(text.read_text())) for text in texts]
+    def places(signum):
+        asked = dict.fromkeys(ranks, 0.0)
+        before = {process: len(process.said.read_text()) for process in ranks}
+
+        def all_have_told():
+            silent = []
+            for process, when in asked.items():
+                main = process.said.read_text()[before[process] :].rpartition("Current thread")[2]
+                if "hang_torch" in main:
+                    continue
+                silent.append(process)
+                # Now and then a thread of gloo gets the signal, and a dump then names no current thread.
+                if not when or (signum != signal.SIGABRT and time.monotonic() > when + 5):
+                    os.kill(process.pid, signum)
+                    asked[process] = time.monotonic()
+            return not silent
+
+        wait_until(all_have_told, 20, "the dumps")
+        return [locate(parse_dump(process.said.read_text())) for process in ranks]
 
     lines = HANG_TORCH.read_text().splitlines()
-    told = places(number, 0)
+    told = places(number)
     assert [place.what for place in told] == ["all_reduce", "DataLoader", "barrier"]
     for place in told:
         assert place.what in lines[place.line - 1]
@@ -306,5 +317,5 @@ def test_torch_ranks_that_hang_are_named_in_one_line(start, tmp_path, clean_env)
         "rank 0 on n01 in all_reduce (hang_torch.py:"
     )
 
-    assert places(signal.SIGABRT, 1) == told
+    assert places(signal.SIGABRT) == told
     listener.close()
