@@ -61,9 +61,12 @@ def check(run, home, survivors):
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_ctrl_c_at_any_moment_of_the_start_ends_it_without_a_traceback(start, home, survivors, program):
-    for step in range(6):
-        run = start(program, "-n", "2", "sleep", "60")
-        time.sleep(0.03 * step)
+    seed = os.environ.get("EZPZ_SEED") or os.urandom(4).hex()
+    print(f"EZPZ_SEED={seed}")
+    dice = random.Random(seed)
+    for pause in (*(0.03 * step for step in range(6)), *(dice.uniform(0, 0.6) for _ in range(24))):
+        run = start(program, "-n", "2", "sleep", "600")
+        time.sleep(pause)
         run.send_signal(signal.SIGINT)
         check(run, home, survivors)
 
@@ -103,19 +106,6 @@ def test_ctrl_c_that_meets_a_callback_is_not_dropped(clean_env, home, survivors,
     run = subprocess.Popen(line, env=env, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True)
     check(run, home, survivors)
     assert not (tmp_path / "begun").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_ctrl_c_at_random_moments(start, home, survivors, program):
-    seed = os.environ.get("EZPZ_SEED") or os.urandom(4).hex()
-    print(f"EZPZ_SEED={seed}")
-    dice = random.Random(seed)
-    for _ in range(30):
-        run = start(program, "-n", "2", "sleep", "600")
-        time.sleep(dice.uniform(0, 0.6))
-        run.send_signal(signal.SIGINT)
-        check(run, home, survivors)
 
 
 @pytest.mark.slow
