@@ -3,9 +3,10 @@
 import shlex
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
-from shells import FAKE_PYTHON, ROOT, make_shell, on_host
+from shells import FAKE_PYTHON, PATIENT, ROOT, make_shell, on_host
 
 from lab.require import require
 
@@ -22,6 +23,8 @@ def shell(request, tmp_path):
 def small(shell):
     """A shell whose Python does not import ezpz: the small answer of the shell itself."""
     shell.program("python3", "exit 1")
+    if Path("/usr/bin/timeout").exists():
+        shell.program("timeout", PATIENT)
     return shell
 
 

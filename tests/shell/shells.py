@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,8 @@ FOREIGN = (
 
 # A Python that plays its part without costing a second. It answers what utils.sh asks an interpreter, notes each call
 # in $FAKE_LOG, and can be told to fail: FAKE_VERSION, FAKE_NO_ENSUREPIP, FAKE_TORCH, FAKE_VENV_SAYS, FAKE_PIP_SAYS,
-# FAKE_IMPORT_SAYS, FAKE_SLOW (pip waits), FAKE_SLOW_VENV, FAKE_NO_PIP.
+# FAKE_IMPORT_SAYS, FAKE_SLOW (pip waits), FAKE_SLOW_VENV, FAKE_NO_PIP. Where it waits it has no child that ends at the
+# moment it says so: sh survives a Ctrl-C that comes while a command of its own ends.
 FAKE_PYTHON = r"""#!/bin/sh
 here="${0%/bin/python3}"
 case "$1 $2" in "-c "*run_module*) shift 2; set -- -m "$@" ;; esac
@@ -41,7 +43,7 @@ case "$1 $2" in
     for dir; do :; done
     if [ -n "$FAKE_VENV_SAYS" ]; then echo "$FAKE_VENV_SAYS" >&2; exit 1; fi
     mkdir -p "$dir/bin" "$dir/lib"; touch "$dir/pyvenv.cfg"
-    if [ -n "$FAKE_SLOW_VENV" ]; then touch "$FAKE_LOG.slow"; sleep 30; fi
+    if [ -n "$FAKE_SLOW_VENV" ]; then : >"$FAKE_LOG.slow"; exec sleep 600; fi
     cp "$0" "$dir/bin/python3"
     printf 'VIRTUAL_ENV="%s"; export VIRTUAL_ENV\nPATH="$VIRTUAL_ENV/bin:$PATH"\n' "$dir" >"$dir/bin/activate" ;;
   "-m pip")
@@ -49,7 +51,7 @@ case "$1 $2" in
     if [ "$3" = config ]; then echo "global.index-url='https://me:secret@index.example/simple'"; exit 0; fi
     [ "$3" = install ] || exit 0
     shift 3; printf 'plan %s\n' "$*" >>"$FAKE_LOG"
-    if [ -n "$FAKE_SLOW" ]; then touch "$here/torch" "$FAKE_LOG.slow"; sleep 30; fi
+    if [ -n "$FAKE_SLOW" ]; then touch "$here/torch"; : >"$FAKE_LOG.slow"; exec sleep 600; fi
     if [ -n "$FAKE_PIP_SAYS" ]; then printf '%s\n' "$FAKE_PIP_SAYS" >&2; exit 1; fi
     for arg; do
       case "$arg" in torch | torch=*) touch "$here/torch" ;; esac
@@ -115,7 +117,11 @@ class Shell:
     def bare(self, script: str, **env: str) -> subprocess.CompletedProcess:
         """Run a script that sources nothing by itself."""
         process = self.start(script, **env)
-        out, err = process.communicate(timeout=120)
+        try:
+            out, err = process.communicate(timeout=240)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
         return subprocess.CompletedProcess(script, process.returncode, out, err)
 
     def __call__(self, script: str, utils: Path = UTILS, **env: str) -> subprocess.CompletedProcess:
@@ -148,6 +154,9 @@ class Shell:
         }
 
 
+# In place of `timeout`: on a busy machine a program that answers may take longer than the seconds it has. One that is
+# named in $HANGS has no more than those.
+PATIENT = 'case "${4##*/}" in "${HANGS:-}") ;; *) shift 3; set -- -k 1 200 "$@" ;; esac\nexec /usr/bin/timeout "$@"'
 ENDS = ("out", "err")
 OWN = ("HOME", "TMPDIR", "PATH", "FAKE_LOG")  # what no two shells share
 
@@ -227,3 +236,12 @@ def answers(shell, commands):
     for program, cases in programs.items():
         log = f'echo "{program} $*" >>"$FAKE_LOG"'
         shell.program(program, "\n".join([log, 'case "$*" in', *cases, "esac", "exit 1"]))
+
+
+def tools(shell, names):
+    """Return a folder that holds only these of the system's programs."""
+    folder = shell.cwd.parent / "tools"
+    folder.mkdir()
+    for name in names.split():
+        (folder / name).symlink_to(shutil.which(name, path="/usr/bin:/bin"))
+    return folder

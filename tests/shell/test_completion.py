@@ -166,15 +166,16 @@ def many_runs(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("line", COSTLY)
-def test_what_a_tab_costs(many_runs, terminal, line):
+@pytest.mark.slow
+def test_what_a_tab_costs(many_runs, terminal, subtests):
     """At most 20 ms of CPU beyond what the shell itself takes for as long a list of folders."""
-    typed = COSTLY[line]
-    own = cost_of(terminal, "ls outputs/run-3/") if "500" in line else 0
-    spent = cost_of(terminal, typed)
-    print(f"{line}: {1000 * spent:.1f} ms, the shell's own list of 500 folders {1000 * own:.1f} ms")
-    assert spent - own < 0.02
-    assert not terminal.marks.exists()
+    for line, typed in COSTLY.items():
+        with subtests.test(line):
+            own = cost_of(terminal, "ls outputs/run-3/") if "500" in line else 0
+            spent = cost_of(terminal, typed)
+            print(f"{line}: {1000 * spent:.1f} ms, the shell's own list of 500 folders {1000 * own:.1f} ms")
+            assert spent - own < 0.02
+            assert not terminal.marks.exists()
 
 
 def cost_of(terminal, typed, times=20):

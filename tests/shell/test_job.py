@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from shells import ROOT, job
+from shells import ROOT, job, jobs, tools
 
 
 def test_alone_it_is_this_host(small):
@@ -54,20 +54,19 @@ def test_the_host_file_lies_in_a_private_folder(small):
     assert "cannot make a private folder" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("env", "devices"),
-    [
-        ({"EZPZ_NGPU_PER_HOST": "6"}, "6"),
-        ({"EZPZ_JOBID": "77.pbs", "NGPU_PER_HOST": "12"}, "12"),
-        ({"EZPZ_JOBID": "76.pbs", "NGPU_PER_HOST": "12"}, "0"),
-        ({"NGPU_PER_HOST": "12"}, "0"),
-    ],
-)
-def test_a_device_count_of_an_earlier_job_is_not_believed(small, env, devices):
+def test_a_device_count_of_an_earlier_job_is_not_believed(small, subtests):
     nodefile = small.cwd.parent / "nodefile"
     nodefile.write_text("x1\r\nx1\r\nx0\r\n")
-    _, told = job(small, PBS_JOBID="77.pbs", PBS_NODEFILE=str(nodefile), **env)
-    assert (told["NGPU_PER_HOST"], told["EZPZ_HOSTS"]) == (devices, "x1,x0")
+    this = {"PBS_JOBID": "77.pbs", "PBS_NODEFILE": str(nodefile)}
+    rows = {
+        "the user's word": ({"EZPZ_NGPU_PER_HOST": "6"}, "6"),
+        "of this job": ({"EZPZ_JOBID": "77.pbs", "NGPU_PER_HOST": "12"}, "12"),
+        "of an earlier job": ({"EZPZ_JOBID": "76.pbs", "NGPU_PER_HOST": "12"}, "0"),
+        "of no job": ({"NGPU_PER_HOST": "12"}, "0"),
+    }
+    for row, (_, told) in jobs(small, {row: this | env for row, (env, _) in rows.items()}).items():
+        with subtests.test(row):
+            assert (told["NGPU_PER_HOST"], told["EZPZ_HOSTS"]) == (rows[row][1], "x1,x0")
 
 
 def test_the_schedulers_host_file_is_kept_when_it_is_plain(small):
@@ -89,31 +88,33 @@ def test_inside_an_interactive_step_the_whole_job_counts(small):
     assert job(small, **env)[1]["DIST_LAUNCH"] == "srun -N 1 -n 3"
 
 
-@pytest.mark.parametrize(
-    ("env", "code", "said"),
-    [
-        ({"PBS_JOBID": "1.s"}, 125, "no hosts of job 1.s: none is named (from PBS_NODEFILE=, "),
-        ({"PBS_JOBID": "1.s", "PBS_NODEFILE": "/gone"}, 125, "(from PBS_NODEFILE=/gone, "),
-        ({"PBS_JOBID": "1.s", "PBS_NODEFILE": "/dev/null"}, 125, "(from PBS_NODEFILE=/dev/null, "),
-        ({"PBS_JOBID": "1.s", "PBS_NODEFILE": "/etc"}, 125, "(from PBS_NODEFILE=/etc, "),
-        (
-            {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[1-2"},
-            125,
-            "not a host name: 'n[1-2' (from SLURM_JOB_NODELIST)",
-        ),
-        ({"SLURM_JOB_ID": "5"}, 125, "(from SLURM_JOB_NODELIST and scontrol show job 5)"),
-        ({"FLUX_JOB_ID": "f2X"}, 125, "no hosts of job f2X: none is named (from flux hostlist f2X)"),
-        ({"EZPZ_NGPU_PER_HOST": "four"}, 2, "not a number of devices: four (from EZPZ_NGPU_PER_HOST)"),
-    ],
-)
-def test_what_cannot_be_known_is_an_error(small, env, code, said):
+UNKNOWN = [
+    ({"PBS_JOBID": "1.s"}, 125, "no hosts of job 1.s: none is named (from PBS_NODEFILE=, "),
+    ({"PBS_JOBID": "1.s", "PBS_NODEFILE": "/gone"}, 125, "(from PBS_NODEFILE=/gone, "),
+    ({"PBS_JOBID": "1.s", "PBS_NODEFILE": "/dev/null"}, 125, "(from PBS_NODEFILE=/dev/null, "),
+    ({"PBS_JOBID": "1.s", "PBS_NODEFILE": "/etc"}, 125, "(from PBS_NODEFILE=/etc, "),
+    (
+        {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[1-2"},
+        125,
+        "not a host name: 'n[1-2' (from SLURM_JOB_NODELIST)",
+    ),
+    ({"SLURM_JOB_ID": "5"}, 125, "(from SLURM_JOB_NODELIST and scontrol show job 5)"),
+    ({"FLUX_JOB_ID": "f2X"}, 125, "no hosts of job f2X: none is named (from flux hostlist f2X)"),
+    ({"EZPZ_NGPU_PER_HOST": "four"}, 2, "not a number of devices: four (from EZPZ_NGPU_PER_HOST)"),
+]
+
+
+def test_what_cannot_be_known_is_an_error(small, subtests):
     small.program("scontrol", "exit 1")
-    result, told = job(small, before="set -u", **env)
-    assert result.returncode == code
-    assert said in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
-    assert told["DIST_LAUNCH"] == ""
+    told_to = jobs(small, {number: env for number, (env, _, _) in enumerate(UNKNOWN)}, before="set -u")
+    for number, (result, told) in told_to.items():
+        env, code, said = UNKNOWN[number]
+        with subtests.test(str(env)):
+            assert result.returncode == code
+            assert said in result.stderr
+            assert result.stderr.count("\n") == 1
+            assert result.stdout == ""
+            assert told["DIST_LAUNCH"] == ""
 
 
 def test_a_plain_host_list_needs_no_scontrol(small):
@@ -245,16 +246,13 @@ def quoted(words):
     return " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
 
 
-@pytest.mark.parametrize("options", ["", "set -euo pipefail"], ids=["plain", "strict"])
-def test_launch_passes_every_byte_and_the_exit_code(python, options):
-    result = python(f"{options}\nlaunch {quoted(ARGUMENTS)} || exit $?", STUB_RC="37")
-    assert json.loads(result.stdout) == ARGUMENTS
-    assert result.returncode == 37
-
-
-def test_launch_alone_hands_over_no_arguments(python):
+def test_launch_passes_every_byte_and_the_exit_code(python):
+    for options in ("", "set -euo pipefail"):
+        result = python(f"{options}\nlaunch {quoted(ARGUMENTS)} || exit $?", STUB_RC="37")
+        assert json.loads(result.stdout) == ARGUMENTS
+        assert result.returncode == 37
     result = python("launch")
-    assert (result.stdout, result.returncode) == ("[]", 0)
+    assert (result.stdout, result.returncode) == ("[]", 0), "alone it hands over no arguments"
 
 
 def test_an_mpiexec_that_nobody_knows_is_an_error_beside_the_rest_of_the_answer(importable):
@@ -293,29 +291,29 @@ def test_lines_that_a_start_up_file_of_the_interpreter_prints_do_no_harm(importa
     assert (result.returncode, result.stderr, told["NHOSTS"]) == (0, "", "1")
 
 
-@pytest.mark.parametrize("trouble", ["no python", "broken python", "no ezpz", "broken ezpz", "a folder called ezpz"])
-def test_without_an_ezpz_that_can_be_imported_the_small_answer_is_given_without_a_word(shell, trouble):
-    package = shell.cwd.parent / "packages" / "ezpz" / "launch"
-    package.mkdir(parents=True)
-    if trouble == "broken ezpz":
-        (package.parent / "__init__.py").touch()
-        (package / "__init__.py").write_text("import sys; print('a word'); sys.exit('another')")
-    before = ""
-    env = {"PYTHONPATH": str(package.parents[1])} if "called" in trouble or "broken e" in trouble else {}
-    if trouble == "broken python":
-        shell.program("python3", "echo trouble >&2; exit 9")
-    elif trouble == "no python":
-        tools = shell.cwd.parent / "tools"
-        tools.mkdir()
-        for name in ("awk", "tr", "cat", "mkdir", "mv", "nproc", "uname"):
-            (tools / name).symlink_to(f"/usr/bin/{name}")
-        before = f"PATH={shell.bin}:{tools}"
-    else:
-        shell.program("python3", 'exec /usr/bin/python3 -I -S "$@"' if not env else 'exec /usr/bin/python3 -S "$@"')
-    shell.program("mpiexec", "exit 0")
-    show = 'echo "rc=$? $NHOSTS $DIST_LAUNCH ${EZPZ_READY:-not ready}"'
-    result = shell(f"{before}\nset -u; ezpz_setup_job >/dev/null; {show}", **env)
-    assert (result.stderr, result.stdout.splitlines()[-1]) == ("", "rc=0 1 mpiexec -n 2 not ready")
+def test_without_an_ezpz_that_can_be_imported_the_small_answer_is_given_without_a_word(shell, subtests):
+    for trouble in ("no python", "broken python", "no ezpz", "broken ezpz", "a folder called ezpz"):
+        one = shell.another()
+        package = one.cwd.parent / "packages" / "ezpz" / "launch"
+        package.mkdir(parents=True)
+        before, env = "", {}
+        if trouble == "broken ezpz":
+            (package.parent / "__init__.py").touch()
+            (package / "__init__.py").write_text("import sys; print('a word'); sys.exit('another')")
+        if trouble == "broken python":
+            one.program("python3", "echo trouble >&2; exit 9")
+        elif trouble == "no python":
+            before = f"PATH={one.bin}:{tools(one, 'awk tr cat mkdir mv nproc uname')}"
+        elif trouble == "no ezpz":
+            one.program("python3", 'exec /usr/bin/python3 -I -S "$@"')
+        else:
+            one.program("python3", 'exec /usr/bin/python3 -S "$@"')
+            env = {"PYTHONPATH": str(package.parents[1])}
+        one.program("mpiexec", "exit 0")
+        show = 'echo "rc=$? $NHOSTS $DIST_LAUNCH ${EZPZ_READY:-not ready}"'
+        with subtests.test(trouble):
+            result = one(f"{before}\nset -u; ezpz_setup_job >/dev/null; {show}", **env)
+            assert (result.stderr, result.stdout.splitlines()[-1]) == ("", "rc=0 1 mpiexec -n 2 not ready")
 
 
 def test_an_error_of_the_full_answer_is_told_and_is_its_code(importable):

@@ -4,7 +4,6 @@ import os
 import re
 from pathlib import Path
 
-import pytest
 from shells import ROOT, UTILS, errors, older_names
 
 PAGE = ROOT / "docs/older-scripts.md"
@@ -82,24 +81,26 @@ def test_links_are_followed_where_readlink_has_no_option(shell):
     assert found.stdout == f"{ROOT}\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "words"),
-    [
-        ("ezpz_save_ds_env", 0, "launch gives every rank on every host the whole environment"),
-        ("writeJobInfo", 0, "ezpz_setup_job keeps the job for a second shell"),
-        ("ezpz_save_dotenv out", 0, "run.json"),
-        ("ezpz_install_uv", 0, "ezpz_setup_python makes the environment"),
-        ("ezpz_head_n_from_pbs_nodefile 2", 2, "launch --nhosts N"),
-        ("ezpz_get_cpu_bind_aurora", 2, "launch --cpu-bind"),
-        ("ezpz_reset", 2, "a new shell"),
-        ("ezpz_build_bdist_wheel_from_github_repo", 2, "EZPZ_SOURCE"),
-    ],
-)
-def test_what_is_not_needed_or_gone_says_so_in_one_line(shell, name, code, words):
-    result = shell(f"set -u\n{name}")
-    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (code, "", 1)
-    assert name.split()[0] in result.stderr
-    assert words in result.stderr
+GONE = [
+    ("ezpz_save_ds_env", 0, "launch gives every rank on every host the whole environment"),
+    ("writeJobInfo", 0, "ezpz_setup_job keeps the job for a second shell"),
+    ("ezpz_save_dotenv out", 0, "run.json"),
+    ("ezpz_install_uv", 0, "ezpz_setup_python makes the environment"),
+    ("ezpz_head_n_from_pbs_nodefile 2", 2, "launch --nhosts N"),
+    ("ezpz_get_cpu_bind_aurora", 2, "launch --cpu-bind"),
+    ("ezpz_reset", 2, "a new shell"),
+    ("ezpz_build_bdist_wheel_from_github_repo", 2, "EZPZ_SOURCE"),
+]
+
+
+def test_what_is_not_needed_or_gone_says_so_in_one_line(shell, subtests):
+    results = shell.rows({name: (f"set -u\n{name}", {}) for name, _, _ in GONE})
+    for name, code, words in GONE:
+        with subtests.test(name):
+            result = results[name]
+            assert (result.returncode, result.stdout, result.stderr.count("\n")) == (code, "", 1)
+            assert name.split()[0] in result.stderr
+            assert words in result.stderr
 
 
 def test_what_made_a_python_makes_one_still(fake):

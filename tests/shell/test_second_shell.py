@@ -3,7 +3,6 @@
 What is kept for it: tests/launch/test_kept_jobs.py.
 """
 
-import pytest
 from shells import ROOT, UTILS, job, on_host
 
 FIRST = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[01-02]", "SLURM_TASKS_PER_NODE": "2(x2)"}
@@ -55,12 +54,12 @@ def test_a_link_to_them_is_followed(small):
     assert result.stdout.splitlines()[-1:] == [str(UTILS)], result.stderr
 
 
-@pytest.mark.parametrize("name", ["savejobenv", "getjobenv"])
-def test_executed_they_say_what_to_type(small, name):
-    for line in (f"'{BIN / name}'", f"bash '{BIN / name}'", f"{small.name} '{BIN / name}'"):
-        result = small.bare(line)
-        assert (result.returncode, result.stdout) == (2, "")
-        assert result.stderr.endswith(f"Type: source {BIN / name}\n")
+def test_executed_they_say_what_to_type(small):
+    for name in ("savejobenv", "getjobenv"):
+        for line in (f"'{BIN / name}'", f"bash '{BIN / name}'", f"{small.name} '{BIN / name}'"):
+            result = small.bare(line)
+            assert (result.returncode, result.stdout) == (2, "")
+            assert result.stderr.endswith(f"Type: source {BIN / name}\n")
 
 
 def test_an_error_of_the_job_is_theirs(small):

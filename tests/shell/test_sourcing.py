@@ -59,12 +59,13 @@ def left_behind(shell, how, options=""):
     return sorted(set(after) - set(before))
 
 
-@pytest.mark.parametrize("options", ["", "set -euo pipefail"], ids=["plain", "strict"])
-@pytest.mark.parametrize("how", ["source '{}'", "source <(command cat '{}')"], ids=["file", "pipe"])
-def test_only_documented_names_are_left_behind(shell, how, options):
-    added = left_behind(shell, how.format(UTILS), options)
-    assert {"launch", "ezpz_setup_env", "ezpz_setup_python", "ezpz_setup_job", "EZPZ_UTILS"} <= set(added)
-    assert [name for name in added if not DOCUMENTED.fullmatch(name)] == []
+def test_only_documented_names_are_left_behind(shell, subtests):
+    for options in ("", "set -euo pipefail"):
+        for how in ("source '{}'", "source <(command cat '{}')"):
+            with subtests.test(how, options=options):
+                added = left_behind(shell, how.format(UTILS), options)
+                assert {"launch", "ezpz_setup_env", "ezpz_setup_python", "ezpz_setup_job", "EZPZ_UTILS"} <= set(added)
+                assert [name for name in added if not DOCUMENTED.fullmatch(name)] == []
 
 
 def test_sourcing_twice_changes_nothing_more(shell):
@@ -89,11 +90,11 @@ def test_a_shell_that_is_neither_bash_nor_zsh_is_told_so_in_one_line(tmp_path):
     assert "#!/bin/bash" in line
 
 
-@pytest.mark.parametrize("how", ["source <(cat '{}')", "cat '{}' >copy.sh; source ./copy.sh"], ids=["pipe", "copy"])
-def test_the_path_is_known_only_where_there_is_a_file(shell, how):
-    result = shell.bare(f'EZPZ_UTILS=stale\n{how.format(UTILS)}\necho "[$EZPZ_UTILS]"')
-    assert result.stdout in ("[]\n", f"[{shell.cwd}/copy.sh]\n", f"[{shell.cwd}/./copy.sh]\n")
-    assert ("copy" in result.stdout) == ("copy" in how)
+def test_the_path_is_known_only_where_there_is_a_file(shell):
+    for how in ("source <(cat '{}')", "cat '{}' >copy.sh; source ./copy.sh"):
+        result = shell.bare(f'EZPZ_UTILS=stale\n{how.format(UTILS)}\necho "[$EZPZ_UTILS]"')
+        assert result.stdout in ("[]\n", f"[{shell.cwd}/copy.sh]\n", f"[{shell.cwd}/./copy.sh]\n")
+        assert ("copy" in result.stdout) == ("copy" in how)
 
 
 @pytest.mark.slow

@@ -11,20 +11,17 @@ from lab import traps
 
 
 @pytest.mark.slow
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_no_function_of_the_shell_imports_from_it(shell, real_python, subtests):
+    sprung = traps.lay(shell.cwd)
+    shell.program("python3", f'exec {real_python} "$@"')
+    for line in (
         *("launch -n 2 true", "launch", "launch --dry-run true", "launch --help"),
         *("ezpz_setup_job", "ezpz_get_job_env"),
         'if [ -n "${ZSH_VERSION:-}" ]; then setopt shwordsplit; fi; ezpz_setup_job && ${DIST_LAUNCH} true',
-    ],
-)
-def test_no_function_of_the_shell_imports_from_it(shell, real_python, line):
-    sprung = traps.lay(shell.cwd)
-    shell.program("python3", f'exec {real_python} "$@"')
-    done = shell(line)
-    assert (done.returncode, sprung()) == (0, []), done.stderr
+    ):
+        with subtests.test(line):
+            done = shell(line)
+            assert (done.returncode, sprung()) == (0, []), done.stderr
 
 
 def test_an_interpreter_is_asked_about_itself_without_it(shell):
