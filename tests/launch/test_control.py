@@ -12,18 +12,7 @@ from ezpz.errors import LaunchError
 from ezpz.launch.host import local_socket
 from ezpz.launch.host.connection import Connection, End, connect, pair
 from ezpz.launch.master import Listening
-from ezpz.launch.messages import (
-    NO_LOOK,
-    NOTHING_COUNTED,
-    Done,
-    Lost,
-    Note,
-    Piece,
-    RankFailed,
-    Settings,
-    Signal,
-    Up,
-)
+from ezpz.launch.messages import NO_LOOK, NOTHING_COUNTED, Done, Lost, Note, Piece, RankFailed, Settings, Signal, Up
 from ezpz.launch.run.control import Control, Report
 from lab.process import wait_until
 

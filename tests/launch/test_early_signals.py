@@ -327,6 +327,7 @@ def test_the_same_in_a_job_of_slurm(each_slurm, job, tmp_path, flavour, hosts, u
     assert (tmp_path / "out").read_text().count(ONE_NOTE) == 1
 
 
+@pytest.mark.parametrize("each_slurm", ["slurm"], indirect=True)  # as above on both; torch is dear
 def test_a_training_in_a_job_of_slurm_that_is_asked_before_its_loop_saves_in_its_loop(each_slurm, job, tmp_path):
     number = job(2, *LAUNCH, "--flavour", "srun", "-n", "2", "env", "OMP_NUM_THREADS=1", sys.executable, "-c", TRAIN)
     process.wait_until(
