@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lab import flavours, process
+from lab import flavours, process, seed, system
 from lab.require import require
 from lab.slurm import Slurm
 from lab.slurm import problem as slurm_problem
@@ -42,7 +42,10 @@ def bug():
 def device():
     raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 def wait():
-    time.sleep(120)
+    time.sleep(600)
+def until(name):
+    while not os.path.exists(name):
+        time.sleep(0.05)
 for step in range(3):
     if step == STEP:
         open(f"at.{attempt}.{host}", "w").close()
@@ -72,25 +75,24 @@ class Fault(NamedTuple):
     then: list | None = None  # the hosts of the second attempt; None: there is none
     why: str = ""  # of the last decision
     code: int = 0
-    slow: bool = False
 
 
 FAULTS = {
-    "cut off": Fault("attempt == 1 and wait()", outside="vanish", retired=("n02",), then=OTHERS, slow=True),
-    "frozen": Fault("attempt == 1 and wait()", outside="freeze", retired=("n02",), then=OTHERS, slow=True),
+    "cut off": Fault("attempt == 1 and wait()", outside="vanish", retired=("n02",), then=OTHERS),
+    "frozen": Fault("attempt == 1 and wait()", outside="freeze", retired=("n02",), then=OTHERS),
     "agent killed": Fault("attempt == 1 and wait()", outside="agent", retired=("n02",), then=OTHERS),
     "unreachable": Fault(outside="gone", retired=("n02",), then=OTHERS),
     "rank killed": Fault("attempt == 1 and mine() and os.kill(os.getpid(), 9)", then=SAME),
-    "rank crashed": Fault("attempt == 1 and mine() and os.kill(os.getpid(), 11)", then=SAME, slow=True),
+    "rank crashed": Fault("attempt == 1 and mine() and os.kill(os.getpid(), 11)", then=SAME),
     "device error at the start": Fault("attempt == 1 and mine() and device()", 0, retired=("n02",), then=OTHERS),
     "device error at a step": Fault(
-        "attempt == 1 and mine() and device()", 2, retired=("n02",), then=OTHERS, slow=True,
+        "attempt == 1 and mine() and device()", 2, retired=("n02",), then=OTHERS,
     ),
     "disk full": Fault("mine() and disk_full()", why="disk is full", code=1),
     "bug": Fault("mine() and bug()", then=SAME, why="it is the program", code=1),
     "bad_alloc": Fault(
         "attempt == 1 and mine() and (sys.stderr.write('std::bad_alloc\\n'), os.kill(os.getpid(), 15), wait())",
-        then=SAME, slow=True,
+        then=SAME,
     ),
     "wall time": Fault("wait()", outside="wall", why="allocation ends", code=143),
 }  # fmt: skip
@@ -139,7 +141,8 @@ class Ground:
             )
             waits = threading.Thread(target=self._then, args=(fault.outside,), daemon=True)
             waits.start()
-            code = self.started.wait(150)
+            process.wait_until(lambda: self.started.poll() is not None, 150, "the end of the launch")
+            code = self.started.returncode
             waits.join(30)
         return code
 
@@ -213,6 +216,7 @@ class JobGround(Ground):
     def _set_down(self):
         """Do what slurmctld does with a host that has not answered for SlurmdTimeout, 300 s by default."""
         self.slurm.run(["scontrol", "update", "nodename=n02", "state=down", "reason=test"]).check_returncode()
+        (self.folder / "down").touch()
 
 
 class ShellGround(JobGround):
@@ -227,10 +231,7 @@ class ShellGround(JobGround):
 
 def ground(flavour, make_hosts, clean_env, tmp_path, options=("--no-kill",), kind=JobGround):
     """Return the ground of launches with this flavour, or skip the test; `options` and `kind` are of a job of Slurm."""
-    require("slurm", slurm_problem() if flavour == "srun" else None)
-    missing = flavours.Flavour(flavour).problem() if flavour in flavours.NAMES else None
-    if missing:
-        pytest.skip(missing)
+    require({"srun": "slurm", "ssh": "hosts"}.get(flavour, flavour), why_no_ground(flavour))
     lab = make_hosts("head", *NAMES)
     if flavour == "srun":
         return kind(lab, clean_env, tmp_path / "here", options)
@@ -240,11 +241,9 @@ def ground(flavour, make_hosts, clean_env, tmp_path, options=("--no-kill",), kin
 REPEATS = int(os.environ.get("EZPZ_TEST_ATTEMPTS") or 0)  # `make matrix`: every fault on every flavour, so often
 
 
-# What `make test` stages on flavours besides ssh.
-CHEAP = {
-    "mpich": {"agent killed", "rank killed", "unreachable"},
-    "srun": {"device error at the start", "rank killed", "unreachable"},
-}
+def why_no_ground(flavour):
+    """Why no launches with this flavour can be staged here, or None."""
+    return slurm_problem() if flavour == "srun" else flavours.Flavour(flavour).problem() if flavour != "ssh" else None
 
 
 def cell(flavour, name, number):
@@ -253,14 +252,16 @@ def cell(flavour, name, number):
 
 
 def cases():
-    for flavour in FLAVOURS:
-        for name, fault in FAULTS.items():
-            cheap = not fault.slow and (flavour == "ssh" or name in CHEAP.get(flavour, ()))
-            for number in range(1, (REPEATS or cheap) + 1):
+    """Yield every fault on every flavour, so often; or, in `make test`, on one that the seed of the day draws."""
+    there = [flavour for flavour in FLAVOURS if not why_no_ground(flavour)] or FLAVOURS
+    for name in FAULTS:
+        for flavour in FLAVOURS if REPEATS else [seed.pick(seed.of_the_day(), f"attempts {name}", there)]:
+            for number in range(1, max(REPEATS, 1) + 1):
                 id_ = f"{flavour}-{name}".replace(" ", "-") + (f"-{number}" if REPEATS else "")
                 yield pytest.param(flavour, name, number, id=id_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flavour", "name", "number"), [*cases()])
 def test_a_fault_and_what_follows(flavour, name, number, make_hosts, clean_env, tmp_path, record_property):
     record_property("cell", cell(flavour, name, number))  # tests/reliability/conftest.py keeps it for the table
@@ -324,7 +325,7 @@ def test_a_host_that_lacks_what_its_ranks_need_is_retired_without_a_probe(make_h
     assert (done.returncode, len(rows), "cannot read nowhere.py" in done.stderr) == (2, 1, True), done.stderr
 
     for name in ("n02", "n03", "n04"):
-        prohibit = ["ip", "route", "add", "prohibit", f"{hosts['n01'].address}/32"]
+        prohibit = [system.path("ip"), "route", "add", "prohibit", f"{hosts['n01'].address}/32"]
         subprocess.run(hosts[name].command(prohibit), check=True)
     done, rows = refused(site, *script)
     assert (done.returncode, rows[1]["hosts"]) == (0, ["n02", "n03", "n04"]), done.stderr
@@ -339,7 +340,7 @@ def test_a_fault_in_a_shell_of_salloc(make_hosts, clean_env, tmp_path):
 
 DOWN = Fault("attempt == 1 and wait()", outside="down", retired=("n02",), then=OTHERS)
 # The agent is killed in the first attempt; in the second, which has no rank there, Slurm notices that the host is gone.
-LATER = Fault("time.sleep(60 if attempt == 1 else 10)", outside="later")
+LATER = Fault("wait() if attempt == 1 else (until('down'), time.sleep(5))", outside="later")
 
 
 @pytest.mark.parametrize("options", [["--no-kill"], []])
@@ -381,19 +382,8 @@ def test_one_host_a_success_and_the_end_of_the_tries(run_cli, clean_env, tmp_pat
     done = run_cli([*LAUNCH, "--attempts", "3", "-n", "2", "bash", "-c", "echo $EZPZ_ATTEMPT"], env)
     assert (done.returncode, done.stdout.split()) == (0, ["1", "1"]), done.stderr
     assert "attempt" not in done.stderr
-    line = [
-        *LAUNCH,
-        "--attempts",
-        "2",
-        "--log-dir",
-        str(tmp_path / "logs"),
-        "-n",
-        "2",
-        "bash",
-        "-c",
-        "echo $RANK; exit 9",
-    ]
-    done = run_cli(line, env)
+    options = ["--attempts", "2", "--log-dir", str(tmp_path / "logs"), "-n", "2"]
+    done = run_cli([*LAUNCH, *options, "bash", "-c", "echo $RANK; exit 9"], env)
     assert done.returncode == 9
     assert "attempt 2 of 2 ended with 9; no further one: that was the last (--attempts 2)" in done.stderr
     *_, last = (line for line in done.stderr.splitlines() if line.startswith("ezpz: 2 attempts: "))

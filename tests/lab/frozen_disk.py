@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import shutil
-
-from lab import process
+from lab import process, system
 
 
 def problem():
     """Return why none can be made here; empty where it can be tried."""
-    missing = [name for name in ("mkfs.ext4", "losetup", "fsfreeze") if not shutil.which(name)]
-    return f"not installed: {', '.join(missing)}" if missing else ""
+    return system.missing("mkfs.ext4", "losetup", "fsfreeze")
 
 
 def freeze(disk, folder):
     """Mount a file system on the file `disk` at the new `folder`, and freeze it; return why not, if it fails."""
     disk.write_bytes(bytes(16 * 1024 * 1024))
     folder.mkdir()
-    for line in (["mkfs.ext4", "-q", "-F", disk], ["mount", "-o", "loop", disk, folder], ["fsfreeze", "-f", folder]):
-        done = process.run(line)
+    for name, *words in (
+        ["mkfs.ext4", "-q", "-F", disk],
+        ["mount", "-o", "loop", disk, folder],
+        ["fsfreeze", "-f", folder],
+    ):
+        done = process.run([system.path(name), *words])
         if done.returncode:
+            if folder.is_mount():
+                unmount(folder, lambda: True)
             return f"no file system on a file here: {done.stderr.strip()}"
     return ""
 
 
 def thaw(folder):
     """Let those go who wait for it."""
-    process.run(["fsfreeze", "-u", folder])
+    process.run([system.path("fsfreeze"), "-u", folder])
 
 
 def unmount(folder, is_free):

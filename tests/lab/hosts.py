@@ -14,9 +14,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
-from lab import process
+from lab import process, system
 
 NETNS = Path("/run/netns")
 # What a test has planted on a host (a clock, a full disk, a dead mount) is in the file `enter` of its TMPDIR.
@@ -52,28 +53,32 @@ exec env -i "${kept[@]}" "${enter[@]}" /bin/bash -c "$*"
 _counter = itertools.count(1)
 
 
+@cache
 def problem():
     """Why this machine cannot make hosts, or None."""
     if sys.platform != "linux":
         return "network namespaces need Linux"
     if os.geteuid() != 0:
         return "network namespaces need root"
-    missing = [name for name in ("ip", "nsenter", "unshare", "hostname", "mount") if not shutil.which(name)]
+    missing = system.missing("ip", "nsenter", "unshare", "hostname", "mount")
     if missing:
-        return f"not installed: {', '.join(missing)}"
-    trial = process.run(["unshare", "--net", "--uts", "--mount", "ip", "link", "add", "type", "bridge"], timeout=20)
+        return missing
+    own = [system.path("unshare"), "--net", "--uts", "--mount"]
+    trial = process.run([*own, system.path("ip"), "link", "add", "type", "bridge"], timeout=20)
     return f"no network namespaces here: {trial.stderr.strip()}" if trial.returncode else None
 
 
 def ip_inside(namespace, *commands):
     """Run `ip` commands in `namespace` as one batch, which costs one process instead of one each."""
-    done = process.run(["ip", "-n", namespace, "-batch", "-"], stdin="\n".join(commands) + "\n", timeout=30)
+    done = process.run(
+        [system.path("ip"), "-n", namespace, "-batch", "-"], stdin="\n".join(commands) + "\n", timeout=30
+    )
     if done.returncode:
         raise RuntimeError(f"ip -n {namespace}: {done.stderr.strip()} in {commands}")
 
 
 def pids_in(namespace):
-    done = process.run(["ip", "netns", "pids", namespace], timeout=20)
+    done = process.run([system.path("ip"), "netns", "pids", namespace], timeout=20)
     return [int(pid) for pid in done.stdout.split()]
 
 
@@ -82,7 +87,7 @@ def remove_namespace(namespace):
     if not (NETNS / namespace).exists():
         return
     process.wait_until(lambda: not process.kill_all(pids_in(namespace)), 10, f"the end of all processes in {namespace}")
-    process.run(["ip", "netns", "del", namespace], timeout=20)
+    process.run([system.path("ip"), "netns", "del", namespace], timeout=20)
 
 
 def sweep():
@@ -100,7 +105,7 @@ class Host:
         self.lab, self.name, self.index = lab, name, index
         self.namespace = f"{lab.prefix}-{name}"
         self.address = f"{lab.subnet}.{index}"
-        nsenter, unshare = (shutil.which(tool) or tool for tool in ("nsenter", "unshare"))
+        nsenter, unshare = system.path("nsenter"), system.path("unshare")
         enter = [
             nsenter,
             f"--net={NETNS / self.namespace}",
@@ -210,7 +215,7 @@ class Hosts:
 
     def _make_namespaces(self):
         for namespace in (self.switch, *(host.namespace for host in self)):
-            process.run(["ip", "netns", "add", namespace], timeout=20).check_returncode()
+            process.run([system.path("ip"), "netns", "add", namespace], timeout=20).check_returncode()
         ip_inside(self.switch, "link add br0 type bridge", "link set br0 up")
         for host in self:
             near = f"v{host.index}"

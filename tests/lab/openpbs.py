@@ -8,11 +8,10 @@ the hosts of the lab know, because PBS starts them in their home folder; root su
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
-from lab import process
+from lab import process, system
 
 PREFIX, SPOOL = Path("/opt/pbs"), Path("/var/spool/pbs")  # the daemons refuse a spool below /tmp
 USER, UID = "ezt", 64321
@@ -42,7 +41,8 @@ def problem():
     missing = [str(path) for path in (SPOOL, Path("/etc/pbs.conf")) if not path.exists()]
     if missing:
         return f"no {missing[0]} (pbs_postinstall makes it)"
-    return None if shutil.which("psql") else "not installed: psql (Debian: postgresql, postgresql-contrib)"
+    missing = system.missing("psql")
+    return f"{missing} (Debian: postgresql, postgresql-contrib)" if missing else None
 
 
 class OpenPbs:

@@ -1,5 +1,6 @@
 """No verb sends what others have written to a terminal as it is: no escape sequence, no mark of direction."""
 
+import itertools
 import json
 import os
 import re
@@ -58,57 +59,56 @@ def steering(done, *, color=False):
 
 
 @pytest.mark.slow
-@pytest.mark.few(2)
-@pytest.mark.parametrize("color", [False, True], ids=["plain", "colour"])
-@pytest.mark.parametrize("verb", ["compare", "runs", "plot", "list", "watch", "other"])
-def test_verbs_about_runs_are_not_steered(tmp_path, runs, verb, color):
+def test_verbs_about_runs_are_not_steered(tmp_path, runs, subtests):
     one, two = map(str, runs)
-    words = {
+    lines = {
         "compare": ["compare", one, two, "--no-picture"],
         "runs": ["runs", "runs"],
         "plot": ["plot", one],
         "list": ["plot", one, two, "--list"],
         "watch": ["watch", one, "--once"],
         "other": ["compare", two, one, "--metric", "text", "--no-picture"],
-    }[verb]
-    done = ezpz_verb(tmp_path, *words, color=color, COLUMNS="400")  # so that no name is cut
-    assert b"Traceback" not in done.stderr
-    assert steering(done, color=color) == []
-    said = done.stdout + done.stderr
-    assert b"\\x1b]0;owned" in said or verb == "other"
-    # Of colours only those that ezpz itself has put there: every one ends in its own line.
-    for line in said.decode("utf-8", "replace").splitlines() if color else ():
-        assert not re.search(r"owned\\x07\\x1b\[2J\x1b\[31m", line)
+    }
+    for (verb, words), color in itertools.product(lines.items(), (False, True)):
+        with subtests.test(f"{verb}, {'colour' if color else 'plain'}"):
+            done = ezpz_verb(tmp_path, *words, color=color, COLUMNS="400")  # so that no name is cut
+            assert b"Traceback" not in done.stderr
+            assert steering(done, color=color) == []
+            said = done.stdout + done.stderr
+            assert b"\\x1b]0;owned" in said or verb == "other"
+            # Of colours only those that ezpz itself has put there: every one ends in its own line.
+            for line in said.decode("utf-8", "replace").splitlines() if color else ():
+                assert not re.search(r"owned\\x07\\x1b\[2J\x1b\[31m", line)
 
 
-@pytest.mark.few(5)
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["compare", f"no{IN_FOLDER}", "b"],
-        ["runs", f"no{IN_FOLDER}"],
-        ["plot", f"no{IN_FOLDER}"],
-        ["watch", f"no{IN_FOLDER}", "--once"],
-        ["report", f"no{IN_FOLDER}"],
-        ["export", f"no{IN_FOLDER}"],
-        ["kill", f"no{IN_FOLDER}"],
-        ["sites", f"no{IN_FOLDER}"],
-        ["where", f"--no{IN_FOLDER}"],
-        [f"no{IN_FOLDER}"],
-        ["launch", "--hosts", f"n{IN_FOLDER}", "true"],
-        ["launch", "-n", f"n{IN_FOLDER}", "true"],
-        ["launch", f"no{IN_FOLDER}"],
-        ["launch", "--hostfile", f"no{IN_FOLDER}", "true"],
-        ["simulate", "-n", "2", f"no{IN_FOLDER}"],
-    ],
-    ids=lambda words: f"{words[0]}-{len(words)}" if words[0].isprintable() else "verb",
+WRONG = (
+    ["compare", f"no{IN_FOLDER}", "b"],
+    ["runs", f"no{IN_FOLDER}"],
+    ["plot", f"no{IN_FOLDER}"],
+    ["watch", f"no{IN_FOLDER}", "--once"],
+    ["report", f"no{IN_FOLDER}"],
+    ["export", f"no{IN_FOLDER}"],
+    ["kill", f"no{IN_FOLDER}"],
+    ["sites", f"no{IN_FOLDER}"],
+    ["where", f"--no{IN_FOLDER}"],
+    [f"no{IN_FOLDER}"],
+    ["launch", "--hosts", f"n{IN_FOLDER}", "true"],
+    ["launch", "-n", f"n{IN_FOLDER}", "true"],
+    ["launch", f"no{IN_FOLDER}"],
+    ["launch", "--hostfile", f"no{IN_FOLDER}", "true"],
+    ["simulate", "-n", "2", f"no{IN_FOLDER}"],
 )
-def test_errors_are_not_steered(tmp_path, words):
-    done = ezpz_verb(tmp_path, *words)
-    assert done.returncode not in {0, 1}
-    assert b"Traceback" not in done.stderr
-    assert b"\\x1b]0;owned" in done.stderr
-    assert steering(done) == []
+
+
+@pytest.mark.slow
+def test_errors_are_not_steered(tmp_path, subtests):
+    for words in WRONG:
+        with subtests.test(ascii(words)):
+            done = ezpz_verb(tmp_path, *words)
+            assert done.returncode not in {0, 1}
+            assert b"Traceback" not in done.stderr
+            assert b"\\x1b]0;owned" in done.stderr
+            assert steering(done) == []
 
 
 @pytest.mark.slow
@@ -121,15 +121,14 @@ def test_what_a_launch_says_is_visible_and_what_a_rank_says_is_not_touched(tmp_p
     assert STEERS.findall(done.stderr.decode()) == []
 
 
-@pytest.mark.parametrize("option", ["--dry-run", "--explain"])
-def test_a_plan_is_visible_and_means_the_same_command(tmp_path, option):
-    script = "printf '%s' \"$0\""
-    done = ezpz_verb(tmp_path, "launch", option, "-n", "1", "sh", "-c", script, IN_FOLDER)
-    assert done.returncode == 0
-    assert steering(done) == []
-    if option == "--dry-run":
-        pasted = subprocess.run(["bash", "-c", done.stdout], stdout=subprocess.PIPE, check=True).stdout
-        assert pasted == IN_FOLDER.encode()
+def test_a_plan_is_visible_and_means_the_same_command(tmp_path):
+    words = ["-n", "1", "sh", "-c", "printf '%s' \"$0\"", IN_FOLDER]
+    explained, planned = (ezpz_verb(tmp_path, "launch", option, *words) for option in ("--explain", "--dry-run"))
+    for done in (explained, planned):
+        assert done.returncode == 0
+        assert steering(done) == []
+    pasted = subprocess.run(["bash", "-c", planned.stdout], stdout=subprocess.PIPE, check=True).stdout
+    assert pasted == IN_FOLDER.encode()
 
 
 def test_a_path_for_a_program_is_exact(tmp_path, runs):

@@ -1,5 +1,6 @@
 """`ezpz report --public`: a page without hosts, paths, users and arguments, and with all else."""
 
+import itertools
 import json
 import os
 import pwd
@@ -79,13 +80,12 @@ def words_of(page):
     return page
 
 
-@pytest.mark.parametrize("kind", PRIVATE)
-def test_nothing_private_is_on_a_public_page(run, kind, capsys):
+def test_nothing_private_is_on_a_public_page(run, capsys):
     assert report([str(run), "--public"]) == 0
     path = run / "report-public.html"
     assert capsys.readouterr().out.strip() == str(path)
     page = words_of(path.read_text()).lower()
-    for word in [*PRIVATE[kind], str(run).lower(), pwd.getpwuid(os.getuid()).pw_name]:
+    for word in [*itertools.chain(*PRIVATE.values()), str(run).lower(), pwd.getpwuid(os.getuid()).pw_name]:
         assert not re.search(rf"(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])", page), word
 
 

@@ -1,5 +1,6 @@
 """Who may read a run: owner and group as far as the umask lets them, others never."""
 
+import logging
 import os
 import stat
 import sys
@@ -64,7 +65,7 @@ def test_everything_in_a_run_folder_has_one_mode(tmp_path, monkeypatch, umask, m
         history.export("csv")
     assert report([str(history.outdir)]) == 0
     rank_file = RankFile(f"{history.outdir}/logs", None)
-    rank_file._write("a line")
+    rank_file.emit(logging.makeLogRecord({"msg": "a line", "levelno": logging.WARNING}))
     rank_file.close()
     draft = checkpoint_folder.begin(history.outdir / "checkpoints", 3)
     assert modes(tmp_path / "outputs") == [{of_files}, {of_folders}]

@@ -102,14 +102,12 @@ def small_disk(tmp_path):
 def frozen(tmp_path):
     """A folder whose file system is frozen: who writes there waits in the kernel, until `frozen_disk.thaw`."""
     folder = tmp_path / "frozen"
-    try:
-        problem = frozen_disk.problem() or frozen_disk.freeze(tmp_path / "disk", folder)
-        if problem:
-            pytest.skip(problem)
-        yield folder
-    finally:
-        frozen_disk.thaw(folder)
-        frozen_disk.unmount(folder, lambda: False)
+    problem = frozen_disk.problem() or frozen_disk.freeze(tmp_path / "disk", folder)
+    if problem:
+        pytest.skip(problem)
+    yield folder
+    frozen_disk.thaw(folder)
+    frozen_disk.unmount(folder, lambda: False)
 
 
 @pytest.fixture
