@@ -45,37 +45,39 @@ def test_in_a_llama_only_norms_do_not():
     assert all("norm" in name for name in left), left
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "pos_embed",
-        "cls_token",
-        "encoder.pos_embedding",
-        "wpe.weight",
-        "bert.embeddings.position_embeddings.weight",
-        "model.decoder.embed_positions.weight",
-        "layers.0.attn.relative_position_bias_table",
-        "absolute_pos_embed",
-        "class_token",
-    ],
-)
-def test_tables_of_positions_are_known_by_name(name):
-    model, at = nn.Module(), None
-    *path, last = name.split(".")
-    at = model
-    for part in path:
-        at.add_module(part, nn.Module())
-        at = getattr(at, part)
-    at.register_parameter(last, nn.Parameter(torch.zeros(2, 2)))
-    model.register_parameter("other", nn.Parameter(torch.zeros(2, 2)))
-    assert names_without_decay(model) == {name}
+POSITIONS = [
+    "pos_embed",
+    "cls_token",
+    "encoder.pos_embedding",
+    "wpe.weight",
+    "bert.embeddings.position_embeddings.weight",
+    "model.decoder.embed_positions.weight",
+    "layers.0.attn.relative_position_bias_table",
+    "absolute_pos_embed",
+    "class_token",
+]
 
 
-@pytest.mark.parametrize("name", ["proj", "composition", "tokens", "tok_embeddings", "disposal", "wte", "c_proj"])
-def test_other_names_are_not(name):
-    model = nn.Module()
-    model.register_parameter(name, nn.Parameter(torch.zeros(2, 2)))
-    assert names_without_decay(model) == set()
+def test_tables_of_positions_are_known_by_name(subtests):
+    for name in POSITIONS:
+        with subtests.test(name=name):
+            model, at = nn.Module(), None
+            *path, last = name.split(".")
+            at = model
+            for part in path:
+                at.add_module(part, nn.Module())
+                at = getattr(at, part)
+            at.register_parameter(last, nn.Parameter(torch.zeros(2, 2)))
+            model.register_parameter("other", nn.Parameter(torch.zeros(2, 2)))
+            assert names_without_decay(model) == {name}
+
+
+def test_other_names_are_not(subtests):
+    for name in ("proj", "composition", "tokens", "tok_embeddings", "disposal", "wte", "c_proj"):
+        with subtests.test(name=name):
+            model = nn.Module()
+            model.register_parameter(name, nn.Parameter(torch.zeros(2, 2)))
+            assert names_without_decay(model) == set()
 
 
 def test_a_model_says_itself_what_does_not_decay():

@@ -111,10 +111,13 @@ def test_a_user_may_name_blocks_by_class_name_or_function():
     assert names(model, small) == ["head"]
 
 
-@pytest.mark.parametrize("wish", ["Blok", nn.Conv2d, lambda _: False, [], 3])
-def test_a_wish_that_fits_nothing_is_an_error(wish):
-    with pytest.raises(UsageError, match=r"expected (module classes, their names|a module class)"):
-        select_blocks(Holder(layers=nn.ModuleList(many())), wish)
+def test_a_wish_that_fits_nothing_is_an_error(subtests):
+    for wish in ("Blok", nn.Conv2d, lambda _: False, [], 3):
+        with (
+            subtests.test(wish=wish),
+            pytest.raises(UsageError, match=r"expected (module classes, their names|a module class)"),
+        ):
+            select_blocks(Holder(layers=nn.ModuleList(many())), wish)
 
 
 def test_parts_that_share_a_weight_stay_with_the_root():

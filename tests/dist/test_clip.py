@@ -26,22 +26,24 @@ def gradients():
     return [torch.randn(shape, generator=generator) for shape in ((4, 5), (7,), (), (0, 3))]
 
 
-@pytest.mark.parametrize("norm_type", [0.5, 1, 2, 3.5, math.inf])
-@pytest.mark.parametrize("limit", [0.0, 0.5, 100.0])
-def test_norm_and_gradients_are_torchs(norm_type, limit):
-    mine, theirs = parameters(*gradients(), None), parameters(*gradients()[:3], None)
-    found = clip_grad_norm_(mine, limit, norm_type)
-    expected = nn.utils.clip_grad_norm_(theirs, limit, norm_type)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
-    for one, other in zip(mine[:3], theirs, strict=False):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-6, atol=0)
+def test_norm_and_gradients_are_torchs(subtests):
+    for norm_type in (0.5, 1, 2, 3.5, math.inf):
+        for limit in (0.0, 0.5, 100.0):
+            with subtests.test(limit=limit, norm_type=norm_type):
+                mine, theirs = parameters(*gradients(), None), parameters(*gradients()[:3], None)
+                found = clip_grad_norm_(mine, limit, norm_type)
+                expected = nn.utils.clip_grad_norm_(theirs, limit, norm_type)
+                assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+                for one, other in zip(mine[:3], theirs, strict=False):
+                    torch.testing.assert_close(one.grad, other.grad, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("given", [[], parameters(None, None)])
-@pytest.mark.parametrize("norm_type", [2.0, math.inf])
-def test_without_gradients_the_norm_is_zero(given, norm_type):
-    found = clip_grad_norm_(given, 1.0, norm_type)
-    assert (found.item(), found.shape, found.dtype) == (0.0, (), torch.float32)
+def test_without_gradients_the_norm_is_zero(subtests):
+    for given in ([], parameters(None, None)):
+        for norm_type in (2.0, math.inf):
+            with subtests.test(given=given, norm_type=norm_type):
+                found = clip_grad_norm_(given, 1.0, norm_type)
+                assert (found.item(), found.shape, found.dtype) == (0.0, (), torch.float32)
 
 
 def test_one_tensor_and_a_generator_are_taken_like_a_list():
@@ -61,11 +63,12 @@ def test_an_infinite_limit_measures_and_touches_nothing():
     assert parameter.grad.tolist() == [math.inf, 4.0]
 
 
-@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("norm_type", [1.0, 2.0, math.inf])
-def test_what_is_not_finite_is_returned(poison, norm_type):
-    found = clip_grad_norm_(parameters(torch.tensor([1.0, poison]), torch.ones(2)), 1.0, norm_type)
-    assert math.isnan(found) if math.isnan(poison) else found == math.inf
+def test_what_is_not_finite_is_returned(subtests):
+    for poison in (math.nan, math.inf, -math.inf):
+        for norm_type in (1.0, 2.0, math.inf):
+            with subtests.test(norm_type=norm_type, poison=poison):
+                found = clip_grad_norm_(parameters(torch.tensor([1.0, poison]), torch.ones(2)), 1.0, norm_type)
+                assert math.isnan(found) if math.isnan(poison) else found == math.inf
 
 
 def test_precisions_mix_and_double_stays_double():

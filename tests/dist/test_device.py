@@ -24,27 +24,28 @@ def chosen():
     return device.get_torch_device_type(), str(device.device()), device.get_torch_backend()
 
 
-@pytest.mark.parametrize(
-    ("kinds", "wish", "expected"),
-    [
-        ({}, "", ("cpu", "cpu", "gloo")),
-        ({"cuda": 4}, "", ("cuda", "cuda:2", "nccl")),
-        ({"cuda": 4, "xpu": 4}, "", ("cuda", "cuda:2", "nccl")),
-        ({"xpu": 12}, "", ("xpu", "xpu:2", "xccl")),
-        ({"xpu": 4, "mps": 1}, "", ("xpu", "xpu:2", "xccl")),
-        ({"mps": 1}, "", ("mps", "mps", "gloo")),
-        ({"cuda": 4}, "cpu", ("cpu", "cpu", "gloo")),
-        ({"cuda": 4}, "CUDA:1", ("cuda", "cuda:1", "nccl")),
-        ({"cuda": 4, "xpu": 4}, "xpu", ("xpu", "xpu:2", "xccl")),
-        ({"cuda": 2}, "cuda:1", ("cuda", "cuda:1", "nccl")),  # named by hand, so that ranks share it knowingly
-    ],
-)
-def test_the_device_follows_what_is_there_and_the_users_word(monkeypatch, kinds, wish, expected):
-    install(monkeypatch, **kinds)
-    be_rank(monkeypatch, 2, 4)
-    if wish:
-        monkeypatch.setenv("TORCH_DEVICE", wish)
-    assert chosen() == expected
+THERE = [
+    ({}, "", ("cpu", "cpu", "gloo")),
+    ({"cuda": 4}, "", ("cuda", "cuda:2", "nccl")),
+    ({"cuda": 4, "xpu": 4}, "", ("cuda", "cuda:2", "nccl")),
+    ({"xpu": 12}, "", ("xpu", "xpu:2", "xccl")),
+    ({"xpu": 4, "mps": 1}, "", ("xpu", "xpu:2", "xccl")),
+    ({"mps": 1}, "", ("mps", "mps", "gloo")),
+    ({"cuda": 4}, "cpu", ("cpu", "cpu", "gloo")),
+    ({"cuda": 4}, "CUDA:1", ("cuda", "cuda:1", "nccl")),
+    ({"cuda": 4, "xpu": 4}, "xpu", ("xpu", "xpu:2", "xccl")),
+    ({"cuda": 2}, "cuda:1", ("cuda", "cuda:1", "nccl")),  # named by hand, so that ranks share it knowingly
+]
+
+
+def test_the_device_follows_what_is_there_and_the_users_word(subtests, monkeypatch):
+    for kinds, wish, expected in THERE:
+        with subtests.test(wish=wish, **kinds), monkeypatch.context() as patch:
+            install(patch, **kinds)
+            be_rank(patch, 2, 4)
+            if wish:
+                patch.setenv("TORCH_DEVICE", wish)
+            assert chosen() == expected
 
 
 def test_rocm_is_cuda_to_torch_and_to_its_users(monkeypatch):
@@ -53,12 +54,13 @@ def test_rocm_is_cuda_to_torch_and_to_its_users(monkeypatch):
     assert chosen() == ("cuda", "cuda:7", "nccl")
 
 
-@pytest.mark.parametrize("mask", MASKS)
-def test_one_visible_device_behind_a_mask_is_the_ranks_own(monkeypatch, mask):
-    install(monkeypatch, cuda=1)
-    be_rank(monkeypatch, 2, 4)
-    monkeypatch.setenv(mask, "2")
-    assert str(device.device()) == "cuda:0"
+def test_one_visible_device_behind_a_mask_is_the_ranks_own(subtests, monkeypatch):
+    for mask in MASKS:
+        with subtests.test(mask=mask), monkeypatch.context() as patch:
+            install(patch, cuda=1)
+            be_rank(patch, 2, 4)
+            patch.setenv(mask, "2")
+            assert str(device.device()) == "cuda:0"
 
 
 @pytest.mark.parametrize(("local", "visible"), [(3, 2), (0, 2), (1, 1)])
@@ -97,12 +99,13 @@ def test_a_device_that_is_not_there_names_those_that_are(monkeypatch):
         device.get_torch_device_type()
 
 
-@pytest.mark.parametrize("text", ["gpu", "cuda:", "cuda:one", "npu", "cuda;1"])
-def test_a_device_that_torch_does_not_know_names_those_that_it_does(monkeypatch, text):
-    install(monkeypatch, cuda=2)
-    monkeypatch.setenv("TORCH_DEVICE", text)
-    with pytest.raises(UsageError, match=r"unknown device .*cuda, xpu, mps, cpu"):
-        device.device()
+def test_a_device_that_torch_does_not_know_names_those_that_it_does(subtests, monkeypatch):
+    for text in ("gpu", "cuda:", "cuda:one", "npu", "cuda;1"):
+        with subtests.test(text=text), monkeypatch.context() as patch:
+            install(patch, cuda=2)
+            patch.setenv("TORCH_DEVICE", text)
+            with pytest.raises(UsageError, match=r"unknown device .*cuda, xpu, mps, cpu"):
+                device.device()
 
 
 def test_an_index_beyond_the_visible_devices_is_refused_before_the_group_is(monkeypatch):
@@ -149,15 +152,18 @@ def rocm(monkeypatch, tmp_path):
     return driver
 
 
-@pytest.mark.parametrize("inner", ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
-@pytest.mark.parametrize("wish", ["", "cuda"])
-def test_two_masks_of_rocm_that_hide_everything_are_both_named(monkeypatch, rocm, inner, wish):
-    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "3")
-    monkeypatch.setenv(inner, "3")
-    if wish:
-        monkeypatch.setenv("TORCH_DEVICE", wish)
-    with pytest.raises(MachineError, match=rf"ROCR_VISIBLE_DEVICES=3 and then by {inner}=3 .*unset {inner}"):
-        device.device()
+def test_two_masks_of_rocm_that_hide_everything_are_both_named(subtests, monkeypatch, rocm):
+    for inner in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        for wish in ("", "cuda"):
+            with subtests.test(inner=inner, wish=wish), monkeypatch.context() as patch:
+                patch.setenv("ROCR_VISIBLE_DEVICES", "3")
+                patch.setenv(inner, "3")
+                if wish:
+                    patch.setenv("TORCH_DEVICE", wish)
+                with pytest.raises(
+                    MachineError, match=rf"ROCR_VISIBLE_DEVICES=3 and then by {inner}=3 .*unset {inner}"
+                ):
+                    device.device()
 
 
 def test_a_host_without_the_driver_or_a_mask_that_hides_on_purpose_means_the_cpu(monkeypatch, rocm):
@@ -209,37 +215,40 @@ def test_older_keywords_select_the_type_and_the_form(monkeypatch):
         device.get_torch_device_type("xpu")
 
 
-@pytest.mark.parametrize(
-    ("asked", "wish", "expected"),
-    [
-        (None, "", "cuda:2"),
-        (1, "", "cuda:1"),
-        ("cuda:3", "", "cuda:3"),
-        ("cuda", "", "cuda:2"),
-        ("cpu", "", "cpu"),
-        (1, "cpu", "cpu"),
-        (1, "cuda:0", "cuda:0"),
-        (1, "cuda", "cuda:1"),
-        ("cpu", "cuda", "cuda:2"),
-        ("cuda:3", "cuda", "cuda:3"),
-    ],
-)
-def test_a_programs_choice_of_device_stands_below_torch_device(monkeypatch, asked, wish, expected):
-    install(monkeypatch, cuda=4)
-    be_rank(monkeypatch, 2, 4)
-    if wish:
-        monkeypatch.setenv("TORCH_DEVICE", wish)
-    assert str(device.choose_device(asked)) == expected
+CHOICES = [
+    (None, "", "cuda:2"),
+    (1, "", "cuda:1"),
+    ("cuda:3", "", "cuda:3"),
+    ("cuda", "", "cuda:2"),
+    ("cpu", "", "cpu"),
+    (1, "cpu", "cpu"),
+    (1, "cuda:0", "cuda:0"),
+    (1, "cuda", "cuda:1"),
+    ("cpu", "cuda", "cuda:2"),
+    ("cuda:3", "cuda", "cuda:3"),
+]
 
 
-@pytest.mark.parametrize(
-    ("asked", "error"), [(4, "0 to 3"), (-1, "0 to 3"), ("cuda:9", "0 to 3"), ("xpu", "no usable xpu"), (True, "True")]
-)
-def test_a_programs_impossible_choice_is_refused(monkeypatch, asked, error):
-    install(monkeypatch, cuda=4)
-    be_rank(monkeypatch, 2, 4)
-    with pytest.raises(UsageError, match=rf"{error}"):
-        device.choose_device(asked)
+def test_a_programs_choice_of_device_stands_below_torch_device(subtests, monkeypatch):
+    for asked, wish, expected in CHOICES:
+        with subtests.test(asked=asked, wish=wish), monkeypatch.context() as patch:
+            install(patch, cuda=4)
+            be_rank(patch, 2, 4)
+            if wish:
+                patch.setenv("TORCH_DEVICE", wish)
+            assert str(device.choose_device(asked)) == expected
+
+
+IMPOSSIBLE = [(4, "0 to 3"), (-1, "0 to 3"), ("cuda:9", "0 to 3"), ("xpu", "no usable xpu"), (True, "True")]
+
+
+def test_a_programs_impossible_choice_is_refused(subtests, monkeypatch):
+    for asked, error in IMPOSSIBLE:
+        with subtests.test(asked=asked), monkeypatch.context() as patch:
+            install(patch, cuda=4)
+            be_rank(patch, 2, 4)
+            with pytest.raises(UsageError, match=rf"{error}"):
+                device.choose_device(asked)
 
 
 def test_while_a_group_stands_the_bound_device_is_the_answer_and_afterwards_the_environment(monkeypatch):
@@ -260,21 +269,22 @@ def test_a_cpu_and_mps_have_nothing_to_bind(monkeypatch):
     assert torch.calls == []
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "expected"),
-    [
-        ("gloo", "cpu", "gloo"),
-        ("nccl", "cuda", "cpu:gloo,cuda:nccl"),
-        ("xccl", "xpu", "cpu:gloo,xpu:xccl"),
-        ("ccl", "xpu", "cpu:gloo,xpu:ccl"),
-        ("gloo", "cuda", "gloo"),
-        ("gloo", "mps", "cpu:gloo,mps:gloo"),
-        ("cpu:mpi,cuda:nccl", "cuda", "cpu:mpi,cuda:nccl"),
-    ],
-)
-def test_accelerators_get_gloo_beside_their_own_backend(monkeypatch, name, kind, expected):
-    install(monkeypatch)
-    assert device.group_backend(name, kind) == expected
+BESIDE_GLOO = [
+    ("gloo", "cpu", "gloo"),
+    ("nccl", "cuda", "cpu:gloo,cuda:nccl"),
+    ("xccl", "xpu", "cpu:gloo,xpu:xccl"),
+    ("ccl", "xpu", "cpu:gloo,xpu:ccl"),
+    ("gloo", "cuda", "gloo"),
+    ("gloo", "mps", "cpu:gloo,mps:gloo"),
+    ("cpu:mpi,cuda:nccl", "cuda", "cpu:mpi,cuda:nccl"),
+]
+
+
+def test_accelerators_get_gloo_beside_their_own_backend(subtests, monkeypatch):
+    for name, kind, expected in BESIDE_GLOO:
+        with subtests.test(name=name, kind=kind), monkeypatch.context() as patch:
+            install(patch)
+            assert device.group_backend(name, kind) == expected
 
 
 def test_a_torch_without_gloo_for_mps_is_not_asked_for_it(monkeypatch):
@@ -282,23 +292,24 @@ def test_a_torch_without_gloo_for_mps_is_not_asked_for_it(monkeypatch):
     assert device.group_backend("gloo", "mps") == "gloo"
 
 
-@pytest.mark.parametrize(
-    ("index", "name", "bound"),
-    [
-        ("cuda:1", "nccl", "cuda:1"),
-        ("cuda:1", "cpu:gloo,cuda:nccl", "cuda:1"),
-        ("xpu:0", "xccl", "xpu:0"),
-        ("npu:0", "hccl", "npu:0"),
-        ("cuda:1", "gloo", None),
-        ("xpu:0", "ccl", None),
-        ("cuda", "nccl", None),
-        ("cpu", "gloo", None),
-        ("mps", "gloo", None),
-    ],
-)
-def test_the_group_is_bound_to_accelerators_with_an_index_alone(monkeypatch, index, name, bound):
-    torch = install(monkeypatch, cuda=2, xpu=2)
-    assert device.device_id_for_group(torch.device(index), name) == (torch.device(bound) if bound else None)
+BOUND = [
+    ("cuda:1", "nccl", "cuda:1"),
+    ("cuda:1", "cpu:gloo,cuda:nccl", "cuda:1"),
+    ("xpu:0", "xccl", "xpu:0"),
+    ("npu:0", "hccl", "npu:0"),
+    ("cuda:1", "gloo", None),
+    ("xpu:0", "ccl", None),
+    ("cuda", "nccl", None),
+    ("cpu", "gloo", None),
+    ("mps", "gloo", None),
+]
+
+
+def test_the_group_is_bound_to_accelerators_with_an_index_alone(subtests, monkeypatch):
+    for index, name, bound in BOUND:
+        with subtests.test(index=index, backend=name), monkeypatch.context() as patch:
+            torch = install(patch, cuda=2, xpu=2)
+            assert device.device_id_for_group(torch.device(index), name) == (torch.device(bound) if bound else None)
 
 
 def test_a_mask_per_tile_is_warned_of_once_per_host_because_xccl_would_hang(monkeypatch, capsys):
@@ -337,44 +348,46 @@ def test_cuda_without_nccl_uses_gloo_and_says_so(monkeypatch, capsys):
     assert "no nccl" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("kinds", "wish", "expected"),
-    [
-        ({}, "GLOO", "gloo"),
-        ({"cuda": 1}, "cpu:gloo, cuda:nccl", "cpu:gloo,cuda:nccl"),
-        ({"cuda": 1}, "gloo", "gloo"),
-        ({"cuda": 1}, "ucc", "ucc"),
-        ({"cuda": 1}, "mycomm", "mycomm"),
-        ({"xpu": 1}, "fake", "fake"),
-    ],
-)
-def test_a_backend_that_the_user_names_is_taken(monkeypatch, kinds, wish, expected):
-    install(monkeypatch, dist=distributed([], backends={"mycomm": ["cuda"]}), **kinds)
-    monkeypatch.setenv("TORCH_BACKEND", wish)
-    assert device.get_torch_backend() == expected
+NAMED = [
+    ({}, "GLOO", "gloo"),
+    ({"cuda": 1}, "cpu:gloo, cuda:nccl", "cpu:gloo,cuda:nccl"),
+    ({"cuda": 1}, "gloo", "gloo"),
+    ({"cuda": 1}, "ucc", "ucc"),
+    ({"cuda": 1}, "mycomm", "mycomm"),
+    ({"xpu": 1}, "fake", "fake"),
+]
 
 
-@pytest.mark.parametrize(
-    ("wish", "error"),
-    [
-        ("nickel", r"unknown backend 'nickel' \(from TORCH_BACKEND=nickel\); expected one of gloo, nccl"),
-        ("cpu:gloo,cuda:nickel", "unknown backend 'nickel'"),
-        ("undefined", "unknown backend 'undefined'"),
-        ("ccl", "once oneccl_bindings_for_pytorch is installed"),
-        ("mpi", "no backend mpi .*this torch was built without it"),
-        ("xccl", r"backend xccl \(from TORCH_BACKEND\) moves xpu tensors, and this rank's device is cuda"),
-        ("cpu:gloo", "no backend for cuda in 'cpu:gloo'"),
-        ("cpu:gloo,cuda:", "unreadable backend"),
-        ("cpu:gloo,nccl", "unreadable backend"),
-        ("cuda:nccl,cuda:gloo", "one device twice"),
-    ],
-)
-def test_a_backend_that_cannot_be_says_why(monkeypatch, wish, error):
-    install(monkeypatch, cuda=1)
-    monkeypatch.setitem(sys.modules, "oneccl_bindings_for_pytorch", None)
-    monkeypatch.setenv("TORCH_BACKEND", wish)
-    with pytest.raises(UsageError, match=error):
-        device.get_torch_backend()
+def test_a_backend_that_the_user_names_is_taken(subtests, monkeypatch):
+    for kinds, wish, expected in NAMED:
+        with subtests.test(wish=wish, **kinds), monkeypatch.context() as patch:
+            install(patch, dist=distributed([], backends={"mycomm": ["cuda"]}), **kinds)
+            patch.setenv("TORCH_BACKEND", wish)
+            assert device.get_torch_backend() == expected
+
+
+CANNOT_BE = [
+    ("nickel", r"unknown backend 'nickel' \(from TORCH_BACKEND=nickel\); expected one of gloo, nccl"),
+    ("cpu:gloo,cuda:nickel", "unknown backend 'nickel'"),
+    ("undefined", "unknown backend 'undefined'"),
+    ("ccl", "once oneccl_bindings_for_pytorch is installed"),
+    ("mpi", "no backend mpi .*this torch was built without it"),
+    ("xccl", r"backend xccl \(from TORCH_BACKEND\) moves xpu tensors, and this rank's device is cuda"),
+    ("cpu:gloo", "no backend for cuda in 'cpu:gloo'"),
+    ("cpu:gloo,cuda:", "unreadable backend"),
+    ("cpu:gloo,nccl", "unreadable backend"),
+    ("cuda:nccl,cuda:gloo", "one device twice"),
+]
+
+
+def test_a_backend_that_cannot_be_says_why(subtests, monkeypatch):
+    for wish, error in CANNOT_BE:
+        with subtests.test(wish=wish), monkeypatch.context() as patch:
+            install(patch, cuda=1)
+            patch.setitem(sys.modules, "oneccl_bindings_for_pytorch", None)
+            patch.setenv("TORCH_BACKEND", wish)
+            with pytest.raises(UsageError, match=error):
+                device.get_torch_backend()
 
 
 def test_gloo_for_xpu_is_obeyed_with_a_warning_of_what_will_fail(monkeypatch, capsys):

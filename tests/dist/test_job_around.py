@@ -106,19 +106,20 @@ def test_a_rank_starts_no_program_to_count_and_a_shell_may(monkeypatch):
     assert [run.__name__ for run in asked] == ["run", "run_nothing"]
 
 
-@pytest.mark.parametrize(
-    ("hostname", "machine"),
-    [
-        ("x4105c0s0b0n0.hostmgmt2105.cm.aurora.alcf.anl.gov", "Aurora"),
-        ("x3001c0s1b0n0", "Polaris"),
-        ("login01.frontier.olcf.ornl.gov", "Frontier"),
-        ("nid001234.perlmutter.nersc.gov", "Perlmutter"),
-        ("login1", "login1"),  # on every machine there is one
-        ("my.workstation.org", "my.workstation.org"),
-    ],
-)
-def test_a_machine_is_known_by_names_that_no_other_shares(hostname, machine):
-    assert ezpz.get_machine(hostname) == machine
+MACHINES = [
+    ("x4105c0s0b0n0.hostmgmt2105.cm.aurora.alcf.anl.gov", "Aurora"),
+    ("x3001c0s1b0n0", "Polaris"),
+    ("login01.frontier.olcf.ornl.gov", "Frontier"),
+    ("nid001234.perlmutter.nersc.gov", "Perlmutter"),
+    ("login1", "login1"),  # on every machine there is one
+    ("my.workstation.org", "my.workstation.org"),
+]
+
+
+def test_a_machine_is_known_by_names_that_no_other_shares(subtests):
+    for hostname, machine in MACHINES:
+        with subtests.test(hostname=hostname):
+            assert ezpz.get_machine(hostname) == machine
 
 
 def test_this_machine_is_what_the_user_says_or_its_host_name(monkeypatch):

@@ -85,23 +85,24 @@ class Partly(Scale):
         nn.init.zeros_(self.weight[:1])
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: nn.Sequential(Table()), r"buffer 0\.index has no value .*Give Table a reset_buffers\(\) or"),
-        (
-            lambda: nn.Sequential(Scale()),
-            r"parameter 0\.weight has no value .*Give Scale a reset_parameters\(\), or pass build=",
-        ),
-        (Partly, "parameter weight has no value"),
-        (lambda: nn.Sequential(Stray()), r"0\.table is a tensor on the meta device.*self\.register_buffer\('table'"),
-        (Demanding, r"Demanding\.init_weights\(std\) takes arguments.*Give initialize=lambda model"),
-    ],
-)
-def test_what_would_be_garbage_is_named(make, message):
-    with pytest.raises(UsageError, match=message) as caught:
-        materialize(on_meta(make))
-    assert "\n" not in str(caught.value)
+GARBAGE = [
+    (lambda: nn.Sequential(Table()), r"buffer 0\.index has no value .*Give Table a reset_buffers\(\) or"),
+    (
+        lambda: nn.Sequential(Scale()),
+        r"parameter 0\.weight has no value .*Give Scale a reset_parameters\(\), or pass build=",
+    ),
+    (Partly, "parameter weight has no value"),
+    (lambda: nn.Sequential(Stray()), r"0\.table is a tensor on the meta device.*self\.register_buffer\('table'"),
+    (Demanding, r"Demanding\.init_weights\(std\) takes arguments.*Give initialize=lambda model"),
+]
+
+
+def test_what_would_be_garbage_is_named(subtests):
+    for make, message in GARBAGE:
+        with subtests.test(make=make):
+            with pytest.raises(UsageError, match=message) as caught:
+                materialize(on_meta(make))
+            assert "\n" not in str(caught.value)
 
 
 def test_an_initialiser_that_forgets_something_is_told_what():

@@ -28,89 +28,92 @@ def on(monkeypatch):
     return become
 
 
-@pytest.mark.parametrize(
-    ("name", "tera"),
-    [
-        ("NVIDIA A100-SXM4-40GB", 312),
-        ("NVIDIA A100-SXM4-80GB", 312),
-        ("NVIDIA A100-PCIE-40GB", 312),
-        ("NVIDIA A100 80GB PCIe", 312),
-        ("NVIDIA A800-SXM4-80GB", 312),
-        ("NVIDIA A40", 149.7),
-        ("NVIDIA A30", 165),
-        ("NVIDIA RTX A6000", 154.8),
-        ("NVIDIA L4", 121),
-        ("NVIDIA L40S", 362),
-        ("NVIDIA H100 80GB HBM3", 989),
-        ("NVIDIA H100 PCIe", 756),
-        ("NVIDIA H100 NVL", 835),
-        ("NVIDIA H200", 989),
-        ("NVIDIA H200 NVL", 835),
-        ("NVIDIA H20", 148),
-        ("NVIDIA GH200 480GB", 989),
-        ("NVIDIA GH200 120GB", 989),
-        ("NVIDIA B200", 2250),
-        ("NVIDIA GB200", 2500),
-        ("NVIDIA GB300", 2500),
-        ("NVIDIA GeForce RTX 4090", 165.2),
-        ("AMD Instinct MI250X", 191.5),
-        ("AMD Instinct MI250", 181.05),
-        ("AMD Instinct MI250X/MI250", 191.5),
-        ("AMD Instinct MI300A", 980.6),
-        ("AMD Instinct MI300X", 1307.4),
-        ("AMD Instinct MI355X", 2500),
-    ],
-)
-def test_bf16_peaks_are_those_of_one_device_with_their_source(on, name, tera):
-    on(name)
-    peak = peak_flops()
-    assert peak.flops == pytest.approx(tera * 1e12)
-    assert re.search("NVIDIA|AMD", peak.source)
+PEAKS = [
+    ("NVIDIA A100-SXM4-40GB", 312),
+    ("NVIDIA A100-SXM4-80GB", 312),
+    ("NVIDIA A100-PCIE-40GB", 312),
+    ("NVIDIA A100 80GB PCIe", 312),
+    ("NVIDIA A800-SXM4-80GB", 312),
+    ("NVIDIA A40", 149.7),
+    ("NVIDIA A30", 165),
+    ("NVIDIA RTX A6000", 154.8),
+    ("NVIDIA L4", 121),
+    ("NVIDIA L40S", 362),
+    ("NVIDIA H100 80GB HBM3", 989),
+    ("NVIDIA H100 PCIe", 756),
+    ("NVIDIA H100 NVL", 835),
+    ("NVIDIA H200", 989),
+    ("NVIDIA H200 NVL", 835),
+    ("NVIDIA H20", 148),
+    ("NVIDIA GH200 480GB", 989),
+    ("NVIDIA GH200 120GB", 989),
+    ("NVIDIA B200", 2250),
+    ("NVIDIA GB200", 2500),
+    ("NVIDIA GB300", 2500),
+    ("NVIDIA GeForce RTX 4090", 165.2),
+    ("AMD Instinct MI250X", 191.5),
+    ("AMD Instinct MI250", 181.05),
+    ("AMD Instinct MI250X/MI250", 191.5),
+    ("AMD Instinct MI300A", 980.6),
+    ("AMD Instinct MI300X", 1307.4),
+    ("AMD Instinct MI355X", 2500),
+]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
-        "NVIDIA A100-SXM-64GB",
-        "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "NVIDIA GeForce RTX 4090 D",
-        "NVIDIA GeForce RTX 3090 Ti",
-        "NVIDIA A10",
-        "NVIDIA A10G",
-        "NVIDIA H2000",
-        "NVIDIA RTX 6000 Ada Generation",
-        "Tesla T4",
-        "AMD Instinct MI100",
-        "AMD Radeon Graphics",
-        "",
-    ],
-)
-def test_a_device_that_only_resembles_a_listed_one_has_no_peak(on, name):
-    on(name)
-    assert [peak_flops(dtype) for dtype in ("bf16", "fp16", "fp32", "tf32")] == [None] * 4
+def test_bf16_peaks_are_those_of_one_device_with_their_source(subtests, on):
+    for name, tera in PEAKS:
+        with subtests.test(name=name):
+            on(name)
+            peak = peak_flops()
+            assert peak.flops == pytest.approx(tera * 1e12)
+            assert re.search("NVIDIA|AMD", peak.source)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tera"),
-    [
-        ("bf16", 312),
-        ("bfloat16", 312),
-        ("torch.bfloat16", 312),
-        ("fp16", 312),
-        ("torch.float16", 312),
-        ("tf32", 156),
-        ("fp32", 19.5),
-        ("float32", 19.5),
-        ("torch.float32", 19.5),
-        ("fp64", None),
-        ("torch.int8", None),
-    ],
-)
-def test_the_peak_is_that_of_the_number_format(on, dtype, tera):
-    on("NVIDIA A100-SXM4-40GB")
-    peak = peak_flops(dtype)
-    assert (peak and peak.flops) == (pytest.approx(tera * 1e12) if tera else None)
+ALIKE = [
+    "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+    "NVIDIA A100-SXM-64GB",
+    "NVIDIA GeForce RTX 4090 Laptop GPU",
+    "NVIDIA GeForce RTX 4090 D",
+    "NVIDIA GeForce RTX 3090 Ti",
+    "NVIDIA A10",
+    "NVIDIA A10G",
+    "NVIDIA H2000",
+    "NVIDIA RTX 6000 Ada Generation",
+    "Tesla T4",
+    "AMD Instinct MI100",
+    "AMD Radeon Graphics",
+    "",
+]
+
+
+def test_a_device_that_only_resembles_a_listed_one_has_no_peak(subtests, on):
+    for name in ALIKE:
+        with subtests.test(name=name):
+            on(name)
+            assert [peak_flops(dtype) for dtype in ("bf16", "fp16", "fp32", "tf32")] == [None] * 4
+
+
+FORMATS = [
+    ("bf16", 312),
+    ("bfloat16", 312),
+    ("torch.bfloat16", 312),
+    ("fp16", 312),
+    ("torch.float16", 312),
+    ("tf32", 156),
+    ("fp32", 19.5),
+    ("float32", 19.5),
+    ("torch.float32", 19.5),
+    ("fp64", None),
+    ("torch.int8", None),
+]
+
+
+def test_the_peak_is_that_of_the_number_format(subtests, on):
+    for dtype, tera in FORMATS:
+        with subtests.test(dtype=dtype):
+            on("NVIDIA A100-SXM4-40GB")
+            peak = peak_flops(dtype)
+            assert (peak and peak.flops) == (pytest.approx(tera * 1e12) if tera else None)
 
 
 def test_fp32_products_that_may_use_tf32_are_measured_against_tf32(on):
@@ -168,12 +171,13 @@ def test_the_users_own_peak_stands_above_the_table(on, monkeypatch):
     assert peak_flops(device="cpu").flops == 1.5e14
 
 
-@pytest.mark.parametrize("text", ["312", "312T", "-1e12", "nan", "inf", "many"])
-def test_a_peak_that_is_no_rate_is_refused(on, monkeypatch, text):
-    on("NVIDIA A100-SXM4-40GB")
-    monkeypatch.setenv("EZPZ_PEAK_FLOPS", text)
-    with pytest.raises(UsageError, match=r"EZPZ_PEAK_FLOPS\); expected FLOP/s of one device, such as 312e12"):
-        peak_flops()
+def test_a_peak_that_is_no_rate_is_refused(subtests, on, monkeypatch):
+    for text in ("312", "312T", "-1e12", "nan", "inf", "many"):
+        with subtests.test(text=text), monkeypatch.context() as patch:
+            on("NVIDIA A100-SXM4-40GB")
+            patch.setenv("EZPZ_PEAK_FLOPS", text)
+            with pytest.raises(UsageError, match=r"EZPZ_PEAK_FLOPS\); expected FLOP/s of one device, such as 312e12"):
+                peak_flops()
 
 
 def test_every_entry_is_plausible_and_none_stands_twice():

@@ -90,39 +90,39 @@ def model_of(*modules):
     return nn.Sequential(nn.Linear(4, 4), *modules)
 
 
-@pytest.mark.parametrize(
-    ("modules", "lines"),
-    [
-        ([nn.Dropout(0.1) for _ in range(24)], ["24 x Dropout(p=0.1)"]),
-        ([nn.Dropout(0.0), nn.ReLU(), nn.BatchNorm2d(4), DropTokenEmbedding()], []),
-        ([nn.Dropout(1.0)], ["1 x Dropout(p=1)"]),
-        ([nn.Dropout(0.0001)], ["1 x Dropout(p=0.0001)"]),
-        ([nn.Dropout(0.1, inplace=True)], ["1 x Dropout(p=0.1)"]),
-        ([nn.Dropout1d(0.2), nn.Dropout2d(0.2)], ["1 x Dropout1d(p=0.2)", "1 x Dropout2d(p=0.2)"]),
-        ([nn.Dropout3d(0.2), nn.AlphaDropout(0.2)], ["1 x Dropout3d(p=0.2)", "1 x AlphaDropout(p=0.2)"]),
-        ([nn.FeatureAlphaDropout(0.3)], ["1 x FeatureAlphaDropout(p=0.3)"]),
-        ([nn.RReLU()], ["1 x RReLU(lower=0.125, upper=0.333333)"]),
-        ([DropPath(0.0), DropPath(0.1), DropPath(0.1)], ["2 x DropPath(drop_prob=0.1)"]),
-        ([GaussianNoise(0.5)], ["1 x GaussianNoise(std=0.5)"]),
-        ([CoinDrop()], ["1 x CoinDrop()"]),
-        ([AlwaysDropout()], ["1 x AlwaysDropout(), in eval mode too"]),
-        ([LayerDropList([nn.Linear(4, 4)], 0.2)], ["1 x LayerDropList(p=0.2), not called"]),
-        ([Attention(0.1), Attention(0.1), Attention(0.0)], ["2 x Attention(dropout=0.1), not called"]),
-        ([nn.MultiheadAttention(4, 2, dropout=0.1)], ["1 x MultiheadAttention(dropout=0.1), not called"]),
-        ([nn.LSTM(4, 4, 2, dropout=0.1)], ["1 x LSTM(dropout=0.1), not called"]),
-        ([nn.Dropout(0.1), nn.Dropout(0.1).eval()], ["1 x Dropout(p=0.1)", "1 x Dropout(p=0.1), in eval mode now"]),
-    ],
-    ids=lambda value: type(value[0]).__name__ if value and isinstance(value[0], nn.Module) else None,
-)
-def test_what_throws_dice_is_named(modules, lines):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert probe(model_of(*modules)) == lines
+DICE = [
+    ([nn.Dropout(0.1) for _ in range(24)], ["24 x Dropout(p=0.1)"]),
+    ([nn.Dropout(0.0), nn.ReLU(), nn.BatchNorm2d(4), DropTokenEmbedding()], []),
+    ([nn.Dropout(1.0)], ["1 x Dropout(p=1)"]),
+    ([nn.Dropout(0.0001)], ["1 x Dropout(p=0.0001)"]),
+    ([nn.Dropout(0.1, inplace=True)], ["1 x Dropout(p=0.1)"]),
+    ([nn.Dropout1d(0.2), nn.Dropout2d(0.2)], ["1 x Dropout1d(p=0.2)", "1 x Dropout2d(p=0.2)"]),
+    ([nn.Dropout3d(0.2), nn.AlphaDropout(0.2)], ["1 x Dropout3d(p=0.2)", "1 x AlphaDropout(p=0.2)"]),
+    ([nn.FeatureAlphaDropout(0.3)], ["1 x FeatureAlphaDropout(p=0.3)"]),
+    ([nn.RReLU()], ["1 x RReLU(lower=0.125, upper=0.333333)"]),
+    ([DropPath(0.0), DropPath(0.1), DropPath(0.1)], ["2 x DropPath(drop_prob=0.1)"]),
+    ([GaussianNoise(0.5)], ["1 x GaussianNoise(std=0.5)"]),
+    ([CoinDrop()], ["1 x CoinDrop()"]),
+    ([AlwaysDropout()], ["1 x AlwaysDropout(), in eval mode too"]),
+    ([LayerDropList([nn.Linear(4, 4)], 0.2)], ["1 x LayerDropList(p=0.2), not called"]),
+    ([Attention(0.1), Attention(0.1), Attention(0.0)], ["2 x Attention(dropout=0.1), not called"]),
+    ([nn.MultiheadAttention(4, 2, dropout=0.1)], ["1 x MultiheadAttention(dropout=0.1), not called"]),
+    ([nn.LSTM(4, 4, 2, dropout=0.1)], ["1 x LSTM(dropout=0.1), not called"]),
+    ([nn.Dropout(0.1), nn.Dropout(0.1).eval()], ["1 x Dropout(p=0.1)", "1 x Dropout(p=0.1), in eval mode now"]),
+]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_it_works_in_the_models_own_dtype(dtype):
-    assert probe(model_of(nn.Dropout(0.1)).to(dtype)) == ["1 x Dropout(p=0.1)"]
+def test_what_throws_dice_is_named(subtests):
+    for modules, lines in DICE:
+        with subtests.test(lines=lines), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert probe(model_of(*modules)) == lines
+
+
+def test_it_works_in_the_models_own_dtype(subtests):
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        with subtests.test(dtype=dtype):
+            assert probe(model_of(nn.Dropout(0.1)).to(dtype)) == ["1 x Dropout(p=0.1)"]
 
 
 def test_it_works_without_memory_and_without_weights():

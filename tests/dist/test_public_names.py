@@ -9,8 +9,6 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-import pytest
-
 import ezpz
 import ezpz.dist
 
@@ -134,13 +132,12 @@ USES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("place", "name", "use", "project"), USES, ids=[f"{row[0]}.{row[1]}-{number}" for number, row in enumerate(USES)]
-)
-def test_a_name_that_public_code_uses_is_here_and_takes_its_arguments(place, name, use, project):
-    value = getattr(import_module(place), name)
-    args, kwargs = use
-    inspect.signature(value).bind(*args, **kwargs)
+def test_a_name_that_public_code_uses_is_here_and_takes_its_arguments(subtests):
+    for place, name, use, project in USES:
+        with subtests.test(f"{place}.{name}", use=use, project=project):
+            value = getattr(import_module(place), name)
+            args, kwargs = use
+            inspect.signature(value).bind(*args, **kwargs)
 
 
 def test_no_file_of_the_package_hides_a_name_that_it_offers():

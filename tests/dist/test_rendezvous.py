@@ -75,22 +75,23 @@ def test_a_taken_port_is_named(run_cli, clean_env, script):
     assert "Set MASTER_PORT" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("variables", "code", "words"),
-    [
-        ({"RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": "http"}, 2, "unusable port 'http' (from MASTER_PORT)"),
-        ({"TORCH_DEVICE": "gpu"}, 2, "unknown device 'gpu' (from TORCH_DEVICE)"),
-        ({"TORCH_DEVICE": "mps"}, 2, "no usable mps device (from TORCH_DEVICE=mps)"),
-        ({"TORCH_BACKEND": "smoke"}, 2, "unknown backend 'smoke' (from TORCH_BACKEND=smoke)"),
-        ({"RANK": "0", "WORLD_SIZE": ""}, 125, "incomplete rank variables"),
-    ],
-)
-def test_an_unusable_variable_is_one_line(run_cli, clean_env, script, variables, code, words):
-    base = {**RANK, **variables} if "RANK" in variables else variables
-    done = run_cli([sys.executable, script], {**clean_env, **base})
-    assert done.returncode == code
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+UNUSABLE = [
+    ({"RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": "http"}, 2, "unusable port 'http' (from MASTER_PORT)"),
+    ({"TORCH_DEVICE": "gpu"}, 2, "unknown device 'gpu' (from TORCH_DEVICE)"),
+    ({"TORCH_DEVICE": "mps"}, 2, "no usable mps device (from TORCH_DEVICE=mps)"),
+    ({"TORCH_BACKEND": "smoke"}, 2, "unknown backend 'smoke' (from TORCH_BACKEND=smoke)"),
+    ({"RANK": "0", "WORLD_SIZE": ""}, 125, "incomplete rank variables"),
+]
+
+
+def test_an_unusable_variable_is_one_line(subtests, run_cli, clean_env, script):
+    for variables, code, words in UNUSABLE:
+        with subtests.test(variables=variables):
+            base = {**RANK, **variables} if "RANK" in variables else variables
+            done = run_cli([sys.executable, script], {**clean_env, **base})
+            assert done.returncode == code
+            assert words in done.stderr
+            assert "Traceback" not in done.stderr
 
 
 def test_two_bare_jobs_side_by_side_never_meet(run_cli, clean_env, script, tmp_path):

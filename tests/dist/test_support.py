@@ -9,44 +9,47 @@ from fake_torch import install
 from ezpz.dist import support
 from ezpz.errors import MachineError
 
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2.5.1+cxx11.abi", (2, 5)),
-        ("2.10.0a0+git1eba9b3", (2, 10)),
-        ("2.13.0", (2, 13)),
-        ("2.8.0.dev20250601+xpu", (2, 8)),
-    ],
-)
-def test_versions_of_wheels_nightlies_and_own_builds_are_read(monkeypatch, text, expected):
-    install(monkeypatch, version=text)
-    assert support.torch_version() == expected
+VERSIONS = [
+    ("2.5.1+cxx11.abi", (2, 5)),
+    ("2.10.0a0+git1eba9b3", (2, 10)),
+    ("2.13.0", (2, 13)),
+    ("2.8.0.dev20250601+xpu", (2, 8)),
+]
 
 
-@pytest.mark.parametrize(
-    ("kind", "version", "works"),
-    [
-        ("cuda", "2.4.1", True),
-        ("cpu", "2.7.1", False),
-        ("cpu", "2.8.0", True),
-        ("xpu", "2.5.1+cxx11.abi", False),
-        ("xpu", "2.7.1", False),
-        ("xpu", "2.8.0+xpu", True),
-        ("xpu", "2.10.0", True),
-        ("npu", "2.7.1", False),
-        ("npu", "2.8.0", True),
-        ("mps", "2.13.0", False),
-    ],
-)
-def test_fsdp2_is_refused_where_this_torch_would_fail_later(monkeypatch, kind, version, works):
-    install(monkeypatch, version=version)
-    if works:
-        support.check_fsdp2(kind)
-        return
-    short = ".".join(version.split(".")[:2])
-    with pytest.raises(MachineError, match=rf"FSDP2 does not work on {kind} with torch {short}: .+; expected .*ddp"):
-        support.check_fsdp2(kind)
+def test_versions_of_wheels_nightlies_and_own_builds_are_read(subtests, monkeypatch):
+    for text, expected in VERSIONS:
+        with subtests.test(text=text), monkeypatch.context() as patch:
+            install(patch, version=text)
+            assert support.torch_version() == expected
+
+
+FSDP2 = [
+    ("cuda", "2.4.1", True),
+    ("cpu", "2.7.1", False),
+    ("cpu", "2.8.0", True),
+    ("xpu", "2.5.1+cxx11.abi", False),
+    ("xpu", "2.7.1", False),
+    ("xpu", "2.8.0+xpu", True),
+    ("xpu", "2.10.0", True),
+    ("npu", "2.7.1", False),
+    ("npu", "2.8.0", True),
+    ("mps", "2.13.0", False),
+]
+
+
+def test_fsdp2_is_refused_where_this_torch_would_fail_later(subtests, monkeypatch):
+    for kind, version, works in FSDP2:
+        with subtests.test(kind=kind, version=version), monkeypatch.context() as patch:
+            install(patch, version=version)
+            if works:
+                support.check_fsdp2(kind)
+                continue
+            short = ".".join(version.split(".")[:2])
+            with pytest.raises(
+                MachineError, match=rf"FSDP2 does not work on {kind} with torch {short}: .+; expected .*ddp"
+            ):
+                support.check_fsdp2(kind)
 
 
 def test_the_refusal_on_aurora_names_the_reason_and_the_version(monkeypatch):
@@ -64,19 +67,20 @@ def test_fully_shard_is_taken_from_where_this_torch_has_it(monkeypatch, version,
     assert support.fsdp2().fully_shard == "here"
 
 
-@pytest.mark.parametrize(
-    ("kind", "version", "expected"),
-    [
-        ("cuda", "2.4.0", True),
-        ("xpu", "2.13.0", False),
-        ("cpu", "2.9.1", False),
-        ("cpu", "2.13.0", True),
-        ("npu", "2.13.0", False),
-    ],
-)
-def test_averages_are_trusted_only_where_they_are_known_to_be_right(monkeypatch, kind, version, expected):
-    install(monkeypatch, version=version)
-    assert support.average_is_supported(kind) is expected
+AVERAGES = [
+    ("cuda", "2.4.0", True),
+    ("xpu", "2.13.0", False),
+    ("cpu", "2.9.1", False),
+    ("cpu", "2.13.0", True),
+    ("npu", "2.13.0", False),
+]
+
+
+def test_averages_are_trusted_only_where_they_are_known_to_be_right(subtests, monkeypatch):
+    for kind, version, expected in AVERAGES:
+        with subtests.test(kind=kind, version=version), monkeypatch.context() as patch:
+            install(patch, version=version)
+            assert support.average_is_supported(kind) is expected
 
 
 def test_gpus_whose_group_is_made_of_gloo_average_as_gloo_does(monkeypatch):

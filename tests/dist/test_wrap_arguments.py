@@ -14,7 +14,7 @@ from ezpz.dist.recompute import recompute_blocks, stride_of
 from ezpz.dist.sharding import make_optimizer
 from ezpz.dist.tensor_parallel import HUGGING_FACE_NAMES, LLAMA_NAMES, STYLES, check_divisible, llama_plan, make_style
 from ezpz.dist.weighting import scale_loss
-from ezpz.dist.wrap import _modern, wrap_model
+from ezpz.dist.wrap import wrap_model
 from ezpz.errors import UsageError
 
 
@@ -28,26 +28,29 @@ class Net(nn.Module):
         return {"logits": self.two(hidden), "more": [(hidden, 3), None]}
 
 
-@pytest.mark.parametrize(
-    ("given", "means"),
-    [
-        (("ddp", {}), "ddp"),
-        (("FSDP", {}), "fsdp"),
-        ((True, {}), "fsdp"),
-        ((False, {}), "ddp"),
-        (("ddp", {"use_fsdp": True}), "fsdp"),
-        (("ddp", {"use_fsdp": False}), "ddp"),
-    ],
-)
-def test_older_spellings_of_a_strategy_keep_their_meaning(given, means):
-    strategy, extra = given
-    assert _modern(strategy, None, extra) == (means, None, {})
+OLDER = [
+    (("ddp", {}), "ddp"),
+    (("FSDP", {}), "fsdp"),
+    ((True, {}), "fsdp"),
+    ((False, {}), "ddp"),
+    (("ddp", {"use_fsdp": True}), "fsdp"),
+    (("ddp", {"use_fsdp": False}), "ddp"),
+]
+
+
+def test_older_spellings_of_a_strategy_keep_their_meaning(subtests):
+    for given, means in OLDER:
+        with subtests.test(given=given):
+            strategy, extra = given
+            with pytest.raises(UsageError, match=f"unknown keyword 'nonsense' .*strategy='{means}'"):
+                wrap_model(Net(), strategy, nonsense=1, **extra)
 
 
 def test_device_mesh_is_the_older_name_of_mesh_and_both_are_one_too_many():
-    assert _modern("ddp", None, {"device_mesh": "it", "blocks": 1}) == ("ddp", "it", {"blocks": 1})
+    with pytest.raises(UsageError, match="mesh= is given with strategy='deepspeed'"):
+        wrap_model(Net(), "deepspeed", device_mesh=object())
     with pytest.raises(UsageError, match="both mesh= and device_mesh= are given"):
-        _modern("ddp", "this", {"device_mesh": "that"})
+        wrap_model(Net(), "ddp", object(), device_mesh=object())
 
 
 @pytest.mark.parametrize(("typed", "near"), [("fdsp", "fsdp"), ("zero", "zero1"), ("deepsped", "deepspeed")])
@@ -56,18 +59,21 @@ def test_an_unknown_strategy_names_the_nearest(typed, near):
         wrap_model(Net(), typed)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "keyword", "near"),
-    [
-        ("ddp", "find_unused_parameter", "find_unused_parameters"),
-        ("fsdp", "reshard_after_foward", "reshard_after_forward"),
-        ("fsdp", "offload", "offload_policy"),
-        ("none", "block", "blocks"),
-    ],
-)
-def test_an_unknown_keyword_names_the_nearest(strategy, keyword, near):
-    with pytest.raises(UsageError, match=f"unknown keyword '{keyword}'.* Did you mean {near}"):
-        wrap_model(Net(), strategy, **{keyword: True})
+KEYWORDS = [
+    ("ddp", "find_unused_parameter", "find_unused_parameters"),
+    ("fsdp", "reshard_after_foward", "reshard_after_forward"),
+    ("fsdp", "offload", "offload_policy"),
+    ("none", "block", "blocks"),
+]
+
+
+def test_an_unknown_keyword_names_the_nearest(subtests):
+    for strategy, keyword, near in KEYWORDS:
+        with (
+            subtests.test(keyword=keyword),
+            pytest.raises(UsageError, match=f"unknown keyword '{keyword}'.* Did you mean {near}"),
+        ):
+            wrap_model(Net(), strategy, **{keyword: True})
 
 
 def test_a_keyword_of_another_strategy_is_not_swallowed():
@@ -75,32 +81,39 @@ def test_a_keyword_of_another_strategy_is_not_swallowed():
         wrap_model(Net(), "fsdp", find_unused_parameters=True)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp", "zero1"])
-def test_without_a_process_group_setup_torch_is_named(strategy):
-    with pytest.raises(UsageError, match=r"expected setup_torch\(\) before wrap_model"):
-        wrap_model(Net(), strategy, dtype="fp32")
+def test_without_a_process_group_setup_torch_is_named(subtests):
+    for strategy in ("ddp", "fsdp", "hsdp", "zero1"):
+        with (
+            subtests.test(strategy=strategy),
+            pytest.raises(UsageError, match=r"expected setup_torch\(\) before wrap_model"),
+        ):
+            wrap_model(Net(), strategy, dtype="fp32")
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("bf16", torch.bfloat16),
-        ("BFloat16", torch.bfloat16),
-        ("fp16", torch.float16),
-        ("float16", torch.float16),
-        ("fp32", torch.float32),
-        ("float32", torch.float32),
-        (torch.bfloat16, torch.bfloat16),
-    ],
-)
-def test_names_of_number_formats(name, dtype):
-    assert resolve_dtype(name) == dtype
+FORMATS = [
+    ("bf16", torch.bfloat16),
+    ("BFloat16", torch.bfloat16),
+    ("fp16", torch.float16),
+    ("float16", torch.float16),
+    ("fp32", torch.float32),
+    ("float32", torch.float32),
+    (torch.bfloat16, torch.bfloat16),
+]
 
 
-@pytest.mark.parametrize("name", ["bf61", "half", "float64", torch.float64, torch.int8, 16, "torch.nn"])
-def test_any_other_number_format_is_refused(name):
-    with pytest.raises(UsageError, match=r"unknown dtype .*expected one of bf16, bfloat16, fp16"):
-        wrap_model(Net(), "none", dtype=name)
+def test_names_of_number_formats(subtests):
+    for name, dtype in FORMATS:
+        with subtests.test(name=name):
+            assert resolve_dtype(name) == dtype
+
+
+def test_any_other_number_format_is_refused(subtests):
+    for name in ("bf61", "half", "float64", torch.float64, torch.int8, 16, "torch.nn"):
+        with (
+            subtests.test(name=name),
+            pytest.raises(UsageError, match=r"unknown dtype .*expected one of bf16, bfloat16, fp16"),
+        ):
+            wrap_model(Net(), "none", dtype=name)
 
 
 def test_a_device_without_bfloat16_computes_in_float32_and_says_so_once(monkeypatch, caplog):
@@ -193,15 +206,16 @@ def test_a_copy_of_a_wrapped_model_is_independent():
     assert twin(torch.ones(3, 4))["logits"].min() == 100
 
 
-@pytest.mark.parametrize(("wish", "stride"), [(None, 0), ("none", 0), ("full", 1), ("selective", 2), (1, 1), (3, 3)])
-def test_wishes_for_recomputation(wish, stride):
-    assert stride_of(wish) == stride
+def test_wishes_for_recomputation(subtests):
+    for wish, stride in ((None, 0), ("none", 0), ("full", 1), ("selective", 2), (1, 1), (3, 3)):
+        with subtests.test(wish=wish):
+            assert stride_of(wish) == stride
 
 
-@pytest.mark.parametrize("wish", ["ful", 0, -1, True, 1.5])
-def test_other_wishes_for_recomputation_are_refused(wish):
-    with pytest.raises(UsageError, match="unknown activation_checkpoint"):
-        wrap_model(Net(), "none", activation_checkpoint=wish)
+def test_other_wishes_for_recomputation_are_refused(subtests):
+    for wish in ("ful", 0, -1, True, 1.5):
+        with subtests.test(wish=wish), pytest.raises(UsageError, match="unknown activation_checkpoint"):
+            wrap_model(Net(), "none", activation_checkpoint=wish)
 
 
 def test_recomputation_without_blocks_is_refused_instead_of_saving_nothing():
@@ -212,6 +226,7 @@ def test_recomputation_without_blocks_is_refused_instead_of_saving_nothing():
 def test_without_a_compiler_there_is_one_warning_and_the_model_runs(monkeypatch, caplog):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(wrap.shutil, "which", lambda _: None)
+    monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: pytest.fail("it is compiled"))
     logger = logging.getLogger("ezpz.dist.wrap")
     logger.addHandler(caplog.handler)
     try:
@@ -220,7 +235,6 @@ def test_without_a_compiler_there_is_one_warning_and_the_model_runs(monkeypatch,
         logger.removeHandler(caplog.handler)
     (warning,) = (record for record in caplog.records if record.levelno >= logging.WARNING)
     assert "no C++ compiler (" in warning.getMessage()
-    assert model._compiled_call_impl is None
     model(torch.ones(3, 4))
 
 
@@ -234,9 +248,10 @@ def test_sizes_that_do_not_divide_name_the_nearest_that_do():
         check_divisible(4, n_kv_heads=2)
 
 
-@pytest.mark.parametrize("word", STYLES)
-def test_every_word_is_a_style(word):
-    assert make_style(word)
+def test_every_word_is_a_style(subtests):
+    for word in STYLES:
+        with subtests.test(word):
+            assert make_style(word)
 
 
 def test_an_unknown_word_is_no_style():
@@ -267,19 +282,19 @@ def test_the_degrees_that_are_advised_fit_all_sizes():
         check_divisible(4, n_heads=4, n_kv_heads=2)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"strategy": "deepspeed", "mesh": object()}, "mesh= is given with strategy='deepspeed'"),
-        ({"strategy": "deepspeed", "compile": True}, "compile= is given with strategy='deepspeed'"),
-        ({"strategy": "deepspeed", "activation_checkpoint": "full"}, "activation_checkpoint= is given"),
-        ({"strategy": "ddp", "reshard_after_forward": False}, "reshard_after_forward=False is given with .*'ddp'"),
-        ({"strategy": "none", "reshard_after_forward": 2}, "reshard_after_forward=2 is given with .*'none'"),
-    ],
-)
-def test_an_argument_that_a_strategy_has_no_use_for_is_refused(given, words):
-    with pytest.raises(UsageError, match=words):
-        wrap_model(torch.nn.Linear(2, 2), **given)
+OF_NO_USE = [
+    ({"strategy": "deepspeed", "mesh": object()}, "mesh= is given with strategy='deepspeed'"),
+    ({"strategy": "deepspeed", "compile": True}, "compile= is given with strategy='deepspeed'"),
+    ({"strategy": "deepspeed", "activation_checkpoint": "full"}, "activation_checkpoint= is given"),
+    ({"strategy": "ddp", "reshard_after_forward": False}, "reshard_after_forward=False is given with .*'ddp'"),
+    ({"strategy": "none", "reshard_after_forward": 2}, "reshard_after_forward=2 is given with .*'none'"),
+]
+
+
+def test_an_argument_that_a_strategy_has_no_use_for_is_refused(subtests):
+    for given, words in OF_NO_USE:
+        with subtests.test(words), pytest.raises(UsageError, match=words):
+            wrap_model(torch.nn.Linear(2, 2), **given)
 
 
 def test_an_optimizer_takes_trainable_parameters_or_the_groups_given(monkeypatch):
