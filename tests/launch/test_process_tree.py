@@ -105,6 +105,7 @@ def start(clean_env):
         child.wait()
 
 
+@pytest.mark.slow
 def test_a_daemon_in_another_session_is_below_whoever_adopts(killer, survivors):
     assert killer(DAEMON, tagged=False) == "True [] [] []"
     assert not survivors()
@@ -115,6 +116,7 @@ def test_a_daemon_that_nobody_adopted_is_found_by_its_environment(killer, surviv
     assert not survivors()
 
 
+@pytest.mark.slow
 def test_a_process_that_wiped_its_environment_is_found_in_the_tree(killer):
     assert killer(WIPED) == "True [] [] []"
 

@@ -170,7 +170,7 @@ def lines(rank, count, seed):
     return b"".join(b"%d:%d %s\n" % (rank, number, b"x" * draw.randint(0, 300)) for number in range(count))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "slots", [forked, pytest.param(both_of_file, marks=LINUX), none], ids=["forked", "file", "none"]
 )

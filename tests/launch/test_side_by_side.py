@@ -2,8 +2,8 @@
 
 import json
 import shlex
+import socket
 import sys
-import time
 
 import pytest
 
@@ -21,7 +21,7 @@ if os.environ["RANK"] == "0":
         other.sendall(sys.argv[1].encode())
     print("met", len(others), flush=True)
 else:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 200
     while True:
         try:
             peer = socket.create_connection((os.environ["MASTER_ADDR"], port), 5)
@@ -30,29 +30,30 @@ else:
             assert time.monotonic() < end
             time.sleep(0.05)
     assert peer.recv(64).decode() == sys.argv[1]
-time.sleep(1.5)
+open(f"met-{sys.argv[1]}", "w").close()
+while not all(os.path.exists(f"met-{other}") for other in sys.argv[1:]):  # they run at the same time
+    time.sleep(0.05)
 """
 
 
-def meet(word):
-    return [sys.executable, "-c", MEET, word]
+def meet(word, *others):
+    return [sys.executable, "-c", MEET, word, *others]
 
 
-def test_two_launches_on_one_host_meet_apart(start_launch):
-    runs = [start_launch("-n", "3", *meet(word)) for word in ("one", "two", "three")]
+@pytest.mark.slow
+def test_launches_on_one_host_meet_apart(start_launch):
+    runs = [start_launch("-n", "3", *meet(word, "one", "two", "three")) for word in ("one", "two", "three")]
     for run in runs:
-        out, err = run.communicate(timeout=60)
+        out, err = run.communicate(timeout=200)
         assert (run.returncode, out) == (0, "met 2\n"), err
 
 
 def test_two_launches_in_one_slurm_allocation_run_at_the_same_time(slurm, clean_env, tmp_path):
     line = " ".join([*LAUNCH, "-n", "2", sys.executable, str(tmp_path / "meet.py")])
     (tmp_path / "meet.py").write_text(MEET)
-    script = f"{line} one & one=$!; {line} two & two=$!; wait $one && wait $two"
-    begin = time.monotonic()
+    script = f"{line} one two & one=$!; {line} two one & two=$!; wait $one && wait $two"
     done = slurm.salloc(["-N2", "-n2"], ["bash", "-c", script], clean_env, timeout=60, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "met 1\nmet 1\n"), done.stderr
-    assert time.monotonic() - begin < 30
 
 
 # A launch on head whose first two choices of a port for n01 are known.
@@ -69,7 +70,7 @@ sys.exit(main(sys.argv[1:]))
 def test_a_port_that_is_taken_on_the_first_host_is_exchanged(slurm, clean_env):
     """And the input is not lost to the first start."""
     line = [sys.executable, "-c", CHOOSES, "bash", "-c", 'cat; exec "$@"', "bash", *meet("x")]
-    hold = "import socket, time; held = socket.create_server(('', 23456)); print('held', flush=True); time.sleep(60)"
+    hold = "import socket, time; held = socket.create_server(('', 23456)); print('held', flush=True); time.sleep(600)"
     taker = slurm.hosts["n01"].popen([sys.executable, "-c", hold], clean_env, stdout=-1, text=True)
     try:
         assert taker.stdout.readline() == "held\n"
@@ -82,7 +83,7 @@ def test_a_port_that_is_taken_on_the_first_host_is_exchanged(slurm, clean_env):
 
 
 def test_a_users_port_that_is_taken_on_the_first_host_is_not_exchanged(slurm, clean_env):
-    hold = "import socket, time; held = socket.create_server(('', 23456)); print('held', flush=True); time.sleep(60)"
+    hold = "import socket, time; held = socket.create_server(('', 23456)); print('held', flush=True); time.sleep(600)"
     taker = slurm.hosts["n01"].popen([sys.executable, "-c", hold], clean_env, stdout=-1, text=True)
     try:
         assert taker.stdout.readline() == "held\n"
@@ -107,8 +108,6 @@ def test_ranks_on_several_hosts_are_told_the_interface_that_leads_to_rank_0(slur
 
 @pytest.mark.slow
 def test_a_users_port_that_is_taken_stops_the_launch_before_it_starts(launch, clean_env):
-    import socket
-
     with socket.create_server(("", 0)) as taken:
         done = launch("-n", "2", *SHOW, env={**clean_env, "MASTER_PORT": str(taken.getsockname()[1])})
     assert (done.returncode, shown(done.stdout)) == (2, [])

@@ -113,14 +113,14 @@ def test_launches_side_by_side_do_not_disturb_each_other(site):
     long = site.start("bash", "-c", f"{READY} while [ ! -e go ]; do sleep 0.1; done; echo $MASTER_PORT")
     assert site.launch("bash", "-c", "exit $((RANK + 1))").returncode in {1, 2, 3}
     (site.folder / "go").touch()
-    output, errors = long.communicate(timeout=20)
+    output, errors = long.communicate(timeout=200)
     assert long.returncode == 0, errors
     assert len(output.split()) == 3
     assert len(set(output.split())) == 1
 
 
 def test_a_users_port_that_is_taken_on_the_first_host_is_told(site):
-    hold = "import socket, time; s = socket.create_server(('', 29871)); print('held', flush=True); time.sleep(60)"
+    hold = "import socket, time; s = socket.create_server(('', 29871)); print('held', flush=True); time.sleep(600)"
     holder = site.hosts["n01"].popen([sys.executable, "-c", hold], site.env, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
     done = site.launch("true", MASTER_PORT="29871")
