@@ -1,6 +1,8 @@
 """A reader that leaves, as in ``ezpz runs | head -1``: silence, and 141 or 0 as the exit code."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,74 +11,119 @@ import pytest
 from runs_on_disk import write_run
 
 from ezpz.cli import VERBS
+from lab import selection
 
 EZPZ = [str(Path(sys.executable).parent / "ezpz")]
 # What prints something: the help of every verb, and what verbs show without a run, or of one.
 LINES = {
-    **{f"{verb} --help": [*EZPZ, verb, "--help"] for verb in VERBS},
-    "--help": [*EZPZ, "--help"],
-    "--version": [*EZPZ, "--version"],
-    "sites": [*EZPZ, "sites"],
-    "sites NAME": [*EZPZ, "sites", "aurora"],
-    "where": [*EZPZ, "where"],
-    "where --json": [*EZPZ, "where", "--json"],
-    "fetch --list": [*EZPZ, "fetch", "--list"],
-    "kill": [*EZPZ, "kill"],
-    "benchmark --list": [*EZPZ, "benchmark", "--list"],
-    "launch --dry-run": [*EZPZ, "launch", "-n", "2", "--dry-run", "true"],
-    "launch --explain": [*EZPZ, "launch", "-n", "2", "--explain", "true"],
-    "launch --json": [*EZPZ, "launch", "-n", "2", "--json", "true"],
-    "runs": [*EZPZ, "runs", "one"],
-    "compare": [*EZPZ, "compare", "one", "one"],
-    "plot": [*EZPZ, "plot", "one"],
-    "watch": [*EZPZ, "watch", "one"],
-    "export": [*EZPZ, "export", "one", "--csv"],
-    "report": [*EZPZ, "report", "one"],
-    "open": [*EZPZ, "open", "one"],
-    "shell": [*EZPZ, "shell"],
-    "init": [*EZPZ, "init", "laptop"],
-    "ezpz": EZPZ,
-    "python3 -m ezpz.launch": [sys.executable, "-m", "ezpz.launch"],
-    "python3 -m ezpz.cluster": [sys.executable, "-m", "ezpz.cluster", "--sh"],
-    "test_dist --help": [sys.executable, "-m", "ezpz.test_dist", "--help"],
+    **{f"{verb} --help": ["ezpz", verb, "--help"] for verb in VERBS},
+    "--help": ["ezpz", "--help"],
+    "--version": ["ezpz", "--version"],
+    "sites": ["ezpz", "sites"],
+    "sites NAME": ["ezpz", "sites", "aurora"],
+    "where": ["ezpz", "where"],
+    "where --json": ["ezpz", "where", "--json"],
+    "fetch --list": ["ezpz", "fetch", "--list"],
+    "kill": ["ezpz", "kill"],
+    "benchmark --list": ["ezpz", "benchmark", "--list"],
+    "launch --dry-run": ["ezpz", "launch", "-n", "2", "--dry-run", "true"],
+    "launch --explain": ["ezpz", "launch", "-n", "2", "--explain", "true"],
+    "launch --json": ["ezpz", "launch", "-n", "2", "--json", "true"],
+    "runs": ["ezpz", "runs", "one"],
+    "compare": ["ezpz", "compare", "one", "one"],
+    "plot": ["ezpz", "plot", "one"],
+    "watch": ["ezpz", "watch", "one"],
+    "export": ["ezpz", "export", "one", "--csv"],
+    "report": ["ezpz", "report", "one"],
+    "open": ["ezpz", "open", "one"],
+    "shell": ["ezpz", "shell"],
+    "init": ["ezpz", "init", "laptop"],
+    "ezpz": ["ezpz"],
+    "python3 -m ezpz.launch": ["ezpz.launch"],
+    "python3 -m ezpz.cluster": ["ezpz.cluster", "--sh"],
+    "test_dist --help": ["ezpz.test_dist", "--help"],
 }
-UNBUFFERED = {"": {}, "unbuffered": {"PYTHONUNBUFFERED": "1"}}
+# Of these a whole process of their own: each ends in another way.
+REAL = [["sites"], ["launch", "-n", "2", "--dry-run", "true"], ["export", "one", "--csv"], ["--version"], []]
+# One process that has imported the verbs, and a fork of it for every line: it runs and ends as a program does, down to
+# the interpreter's own last flush.
+FORKS = """
+import json, os, runpy, sys
+from importlib import import_module
+from ezpz.cli import VERBS
+for verb, (module, *_) in VERBS.items():
+    if verb != "test":  # it needs torch
+        import_module(module)
+lines, codes = json.load(sys.stdin), []
+for number, (module, *words) in enumerate(lines):
+    pid = os.fork()
+    if not pid:
+        break
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+else:
+    with open("codes", "w") as file:
+        json.dump(codes, file)
+    sys.exit()
+os.dup2(os.open(f"err-{number}", os.O_WRONLY | os.O_CREAT), 2)
+sys.argv = [module, *words]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
+def run_lines(stdout, env, folder):
+    """Run every line with such a stdout; yield (the line, its exit code, what it said on stderr)."""
+    write_run(folder / "one", {"loss": [3.0, 2.0, 1.0]})
+    lines = {line: words for line, words in LINES.items() if selection.HAS_TORCH or "test" not in line}
+    subprocess.run(
+        [sys.executable, "-c", FORKS],
+        cwd=folder,
+        env=env,
+        input=json.dumps(list(lines.values())),
+        stdout=stdout,
+        text=True,
+        check=True,
+    )
+    codes = json.loads((folder / "codes").read_text())
+    for number, (line, code) in enumerate(zip(lines, codes, strict=True)):
+        yield line, code, (folder / f"err-{number}").read_text()
+    for words in REAL:
+        done = subprocess.run(
+            [*EZPZ, *words], cwd=folder, env=env, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
+        )
+        yield f"a process of {words}", done.returncode, done.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.few(4)
-@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_what_stdout_does_not_take_is_said_in_one_line(line, clean_env, tmp_path):
-    write_run(tmp_path / "one", {"loss": [3.0, 2.0, 1.0]})
+@pytest.mark.slow
+def test_what_stdout_does_not_take_is_said_in_one_line(clean_env, tmp_path, subtests):
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            line, cwd=tmp_path, env=clean_env, stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert done.returncode not in {0, 120}
-    assert "Traceback" not in done.stderr
-    assert done.stderr.count("No space left on device") == 1, done.stderr
+        for line, code, said in run_lines(full, clean_env, tmp_path):
+            with subtests.test(line):
+                assert code not in {0, 120}
+                assert "Traceback" not in said
+                assert said.count("No space left on device") == 1, said
 
 
-@pytest.mark.few(8)
-@pytest.mark.parametrize("more", UNBUFFERED.values(), ids=UNBUFFERED)
-@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_it_ends_without_a_word(line, more, clean_env, tmp_path):
-    write_run(tmp_path / "one", {"loss": [3.0, 2.0, 1.0]})
+@pytest.mark.parametrize("more", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["", "unbuffered"])
+@pytest.mark.slow
+def test_it_ends_without_a_word(more, clean_env, tmp_path, subtests):
     read, write = os.pipe()
     os.close(read)  # the reader has left before the first byte
-    done = subprocess.run(
-        line, cwd=tmp_path, env={**clean_env, **more}, stdout=write, stderr=subprocess.PIPE, text=True, check=False
-    )
-    os.close(write)
-    assert "Traceback" not in done.stderr
-    assert "Exception ignored" not in done.stderr
-    assert "Broken pipe" not in done.stderr
-    assert done.returncode in {0, 141}, done.stderr
+    try:
+        for line, code, said in run_lines(write, {**clean_env, **more}, tmp_path):
+            with subtests.test(line):
+                assert not re.search("Traceback|Exception ignored|Broken pipe", said)
+                assert code in {0, 141}, said
+    finally:
+        os.close(write)
 
 
-@pytest.mark.slow
-def test_a_real_head_gets_its_line_and_nothing_else_is_said(clean_env, tmp_path):
-    for line in ("ezpz sites", "ezpz where", "ezpz --help", "ezpz launch --help", "ezpz fetch --list"):
+ALSO = ["ezpz where", "ezpz --help", "ezpz launch --help", "ezpz fetch --list"]
+
+
+@pytest.mark.parametrize("lines", [["ezpz sites"], pytest.param(ALSO, marks=pytest.mark.slow)], ids=["one", "others"])
+def test_a_real_head_gets_its_line_and_nothing_else_is_said(lines, clean_env, tmp_path):
+    for line in lines:
         script = f"set -o pipefail; for i in 1 2 3; do {line} | head -1; done"
         done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=clean_env, capture_output=True, check=False)
         assert (done.returncode in {0, 141}, done.stderr, done.stdout.count(b"\n")) == (True, b"", 3)
