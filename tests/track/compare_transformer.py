@@ -154,7 +154,7 @@ def train(folder, recipe, *, given=("model", "dtype", "steps", "lr")):
         optimizer.step()
         history.update({"loss": loss.item(), "lr": optimizer.param_groups[0]["lr"], "dt": 0.01}, summarize=False)
         schedule.step()
-    history._writer.finish("finished", plots=False, show=False)
+    history.finalize(plots=False, show=False)
     run = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**run, "effective": told}))
     return folder

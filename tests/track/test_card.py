@@ -16,12 +16,12 @@ from ezpz.track.terminal.screen import Screen
 NORMAL, WIDE, NARROW, PLAIN = Screen(80), Screen(200), Screen(40), Screen(80, ascii_only=True)
 
 
-def recorded(rows, *, end="finished", ranks=0, screen=NORMAL, paths=None, folder="run"):
+def recorded(rows, *, ranks=0, screen=NORMAL, paths=None, folder="run"):
     """Return title and rows of the card of a run with these rows."""
     history = History("mine", folder)
     for row in rows:
         history.update(row)
-    history._end(end, plots=False, show=False, cause="")
+    history.finalize(plots=False, show=False)
     run = open_run(folder)
     title, *lines = card(run, paths or {}, screen, ranks=ranks)
     return title, {line[2:14].strip(): line[14:] for line in lines}
@@ -72,7 +72,7 @@ def test_validation_percents_and_nan_are_shown_as_they_are():
 def test_a_long_name_does_not_touch_its_value():
     history = History("mine", "run")
     history.update({"a_metric/val_accuracy": 0.5, "loss": 1.0})
-    history._end("finished", plots=False, show=False)
+    history.finalize(plots=False, show=False)
     _, *lines = card(open_run("run"), {}, NORMAL)
     assert lines[:2] == ["  loss                   1", "  a_metric/val_accuracy  50 %"]
 
@@ -98,7 +98,7 @@ def test_a_run_that_was_started_again_counts_its_new_steps():
     history = History("mine", "run")
     for row in rows:
         history.update(row)
-    history._end("finished", plots=False, show=False)
+    history.finalize(plots=False, show=False)
     title, *lines = card(open_run("run"), {}, NORMAL)
     assert title.startswith("── mine finished: 3 new steps in ")
     assert ", 5 in all, 1 rank " in title

@@ -140,7 +140,7 @@ def copies(tmp_path):
 def test_a_file_that_was_cut_off_anywhere_gives_its_readable_part(tmp_path, capsys):
     for path in copies(tmp_path):
         data, rows = path.read_bytes(), []
-        for size in range(8, len(data) + 1):
+        for size in [*range(8, len(data), 7), len(data)]:
             path.write_bytes(data[:size])
             rows.append(len(open_foreign(path).rows.steps))
         assert rows == sorted(rows)

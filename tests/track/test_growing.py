@@ -16,7 +16,7 @@ import pytest
 from ezpz.track import growing, stored
 from ezpz.track.distribution import Histogram
 from ezpz.track.growing import Growing
-from ezpz.track.journal import Journal
+from ezpz.track.journal import Journal, Keeper
 from ezpz.track.records import iter_journal, read_journal
 from ezpz.track.stored import COLUMNS, known_blocks, read_stored
 from ezpz.track.table import gather, table_of
@@ -78,14 +78,38 @@ def write(journal, first, count, seed=0):
             journal.write_ranks(step, content)
 
 
+COLUMNS_OF = {}  # the columns that each open journal writes, as its thread would be given them
+
+
+class Still(Keeper):
+    """No thread: a test says when to work."""
+
+    def __init__(self, sync, work):
+        super().__init__(sync, work)
+        COLUMNS_OF[sync.__self__] = work.__self__
+
+    def start(self):
+        self.is_on = True
+
+
 def work(journal):
     """Do what the journal's thread does once a second."""
-    journal._columns.work()
+    COLUMNS_OF[journal].work()
+
+
+def is_behind(journal):
+    return COLUMNS_OF[journal].is_behind
 
 
 @pytest.fixture
-def journal(tmp_path, monkeypatch):
-    monkeypatch.setattr("ezpz.track.journal.Keeper.start", lambda self: setattr(self, "is_on", True))
+def _no_thread(monkeypatch):
+    monkeypatch.setattr("ezpz.track.journal.Keeper", Still)
+    yield
+    COLUMNS_OF.clear()
+
+
+@pytest.fixture
+def journal(tmp_path, _no_thread):
     opened = Journal(tmp_path / "metrics.jsonl")
     yield opened
     opened.close()
@@ -122,7 +146,7 @@ def test_a_short_run_that_is_started_again_has_none_either(journal, tmp_path):
     second = again(tmp_path)
     second.write(1, {"loss": 0.25})
     work(second)
-    assert not second._columns.is_behind
+    assert not is_behind(second)
     second.write(2, {"loss": 0.125})
     second.close()
     assert not (tmp_path / COLUMNS).exists()
@@ -166,18 +190,18 @@ def test_a_restart_that_ends_at_once_leaves_whole_columns(journal, tmp_path):
     assert agree(tmp_path) == (Path(second.path).stat().st_size, True)
 
 
-def test_a_folder_of_an_older_version_gets_columns_while_it_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("ezpz.track.journal.Keeper.start", lambda self: setattr(self, "is_on", True))
+@pytest.mark.usefixtures("_no_thread")
+def test_a_folder_of_an_older_version_gets_columns_while_it_goes_on(tmp_path):
     rows = "".join(
         json.dumps({"v": 1, "t": step / 2, "step": step, "m": {"loss": step / 7}}) + "\n" for step in range(99)
     )
     (tmp_path / "metrics.jsonl").write_text(rows + '[1]\n{"v":1,')
     opened = again(tmp_path)
     work(opened)
-    assert opened._columns.is_behind  # the line that was torn has no end yet
+    assert is_behind(opened)  # the line that was torn has no end yet
     write(opened, 99, 1)
     work(opened)
-    assert not opened._columns.is_behind
+    assert not is_behind(opened)
     write(opened, 100, 40)
     work(opened)
     assert agree(tmp_path)[0] > len(rows)
@@ -194,7 +218,7 @@ def test_what_somebody_else_wrote_into_the_journal_is_not_taken_for_a_row(journa
         file.write("a line of somebody else\n")
     write(journal, 50, 100)
     work(journal)
-    assert not journal._columns.is_behind  # it was, and has caught up
+    assert not is_behind(journal)  # it was, and has caught up
     write(journal, 150, 30)
     work(journal)
     done, _ = agree(tmp_path)
@@ -203,10 +227,10 @@ def test_what_somebody_else_wrote_into_the_journal_is_not_taken_for_a_row(journa
 
 def test_rows_that_waited_for_space_are_in_the_columns_too(journal, tmp_path, monkeypatch):
     write(journal, 0, 30)
-    real, full = os.write, [False]
+    real, full, path = os.write, [False], Path(journal.path)
 
     def limited(descriptor, data):
-        if descriptor == journal._fd and full[0]:
+        if full[0] and os.path.samestat(os.fstat(descriptor), path.stat()):
             full[0] += 1
             if full[0] > 3:
                 raise OSError(28, "No space left on device")
@@ -227,15 +251,8 @@ def test_rows_that_waited_for_space_are_in_the_columns_too(journal, tmp_path, mo
     assert agree(tmp_path)[0] > Path(journal.path).stat().st_size - 2 * SMALL
 
 
-def test_columns_that_cannot_be_written_cost_one_warning_and_no_row(journal, tmp_path, monkeypatch, capsys):
-    real, full = os.write, [True]
-
-    def limited(descriptor, data):
-        if full[0] and descriptor not in {1, 2, journal._fd}:
-            raise OSError(28, "No space left on device")
-        return real(descriptor, data)
-
-    monkeypatch.setattr(os, "write", limited)
+def test_columns_that_cannot_be_written_cost_one_warning_and_no_row(journal, tmp_path, monkeypatch, capsys, full_disk):
+    full_disk(tmp_path / COLUMNS)
     for first in range(0, 120, 30):
         write(journal, first, 30)
         work(journal)
@@ -243,10 +260,11 @@ def test_columns_that_cannot_be_written_cost_one_warning_and_no_row(journal, tmp
     assert len(said) == 1
     assert f"cannot write {tmp_path}/{COLUMNS}: No space left on device. Training continues" in said[0]
     assert agree(tmp_path)[0] == 0
-    full[0] = False
+    full_disk(None)
     work(journal)
     assert agree(tmp_path)[0] == 0  # not tried with each row
-    monkeypatch.setattr(journal._columns, "_not_before", 0.0)
+    later = time.monotonic() + 3600
+    monkeypatch.setattr(growing, "monotonic", lambda: later)
     work(journal)
     assert agree(tmp_path)[0] > 0
     write(journal, 120, 30)
@@ -285,8 +303,7 @@ def test_a_signal_in_the_middle_of_a_row_leaves_nothing_in_a_wrong_order(journal
 
 def test_a_slow_disk_lets_no_rows_pile_up_in_memory(journal, tmp_path):
     write(journal, 0, 600)
-    assert len(journal._columns._full) <= 64
-    assert journal._columns.is_behind
+    assert is_behind(journal)  # what was too much to keep is read again, in the journal
     for _ in range(20):
         work(journal)
     assert agree(tmp_path)[0] > Path(journal.path).stat().st_size - 2 * SMALL

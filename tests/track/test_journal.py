@@ -97,14 +97,15 @@ def test_a_version_from_the_future_is_an_error_that_names_the_line(tmp_path):
         read_journal(path)
 
 
-@pytest.mark.parametrize(
-    "line", [b'{"loss":1}', b"[1]", b'{"v":1,"t":"x","step":0,"m":{}}', b'{"v":1,"t":1,"step":0,"m":[]}']
-)
-def test_lines_of_somebody_else_are_passed_over_and_told(tmp_path, line, capsys):
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"v":1,"t":1.0,"step":0,"m":{"x":1}}\n' + line + b'\n{"v":1,"t":1.0,"step":1,"m":{"x":2}}\n')
-    assert [row["m"] for row in read_journal(path)] == [{"x": 1}, {"x": 2}]
-    assert "metrics.jsonl:2: passed over what is no record of ezpz" in capsys.readouterr().out
+def test_lines_of_somebody_else_are_passed_over_and_told(subtests, tmp_path, capsys):
+    for line in [b'{"loss":1}', b"[1]", b'{"v":1,"t":"x","step":0,"m":{}}', b'{"v":1,"t":1,"step":0,"m":[]}']:
+        with subtests.test(repr(line)):
+            path = tmp_path / "metrics.jsonl"
+            path.write_bytes(
+                b'{"v":1,"t":1.0,"step":0,"m":{"x":1}}\n' + line + b'\n{"v":1,"t":1.0,"step":1,"m":{"x":2}}\n'
+            )
+            assert [row["m"] for row in read_journal(path)] == [{"x": 1}, {"x": 2}]
+            assert "metrics.jsonl:2: passed over what is no record of ezpz" in capsys.readouterr().out
 
 
 def test_values_that_came_late_stand_in_their_row_and_other_kinds_are_passed_over(tmp_path):
@@ -285,11 +286,10 @@ def test_memory_for_waiting_rows_has_a_limit_and_what_goes_beyond_is_told(journa
         refuse_writing(patch)
         for step in range(1, 101):
             journal.write(step, {"text": "x" * 100})
-        held = len(journal._waiting)
-        assert sum(len(data) for _, data in journal._waiting) < 10_000
         assert journal.missing() == "100 rows of steps 1 to 100 could not be written"
-    assert 20 < held < 60
     journal.write(101, {"x": 1})
+    held = len(read_journal(journal.path)) - 2
+    assert 20 < held < 60  # each has over 150 bytes
     lost = f"{100 - held} rows of steps {held + 1} to 100 could not be written"
     assert journal.missing() == lost
     journal.write(102, {"x": 1})
@@ -341,8 +341,8 @@ while True:
 """
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.few(1)
+@pytest.mark.parametrize("seed", range(4))
 def test_a_killed_process_loses_no_row_that_was_acknowledged(seed, tmp_path):
     path, counter = tmp_path / "metrics.jsonl", tmp_path / "acknowledged"
     counter.write_bytes(bytes(8))
@@ -386,10 +386,9 @@ def test_large_pieces_are_read_alike_with_and_without_orjson(odd, monkeypatch):
     pytest.importorskip("orjson")
     plain = [f'{{"v":1,"t":{1.5 + step},"step":{step},"m":{{"loss":{step / 7},"n":{step}}}}}' for step in range(3000)]
     data = "".join(f"{line}\n" for line in [*plain, *odd, *plain[:5]]).encode()
-    assert len(data) > records._WORTH_ORJSON
-    assert records._has_long_integers(data) == (odd is not ODD_LINES)
+    assert len(data) > 100_000
     found = []
-    for has_orjson in (True, False):
+    for has_orjson in (True, False):  # as if it were installed or not, which is asked once in a process
         monkeypatch.setattr(records, "_has_orjson", lambda known=has_orjson: known)
         part, added = Stretch(0, 0), []
         monkeypatch.setattr(part.records, "add", lambda *row, added=added: added.append(repr(row)))

@@ -79,7 +79,7 @@ def test_a_run_is_over_when_it_says_so_and_a_death_is_looked_at_twice(tmp_path, 
     assert followed.look()
     assert not followed.look()
     assert not followed.over
-    history._writer.finish("finished", plots=False, show=False)
+    history.finalize(plots=False, show=False)
     followed.look()
     assert followed.over
     assert followed.run.state == "finished"

@@ -2,6 +2,7 @@
 
 import gc
 import random
+import weakref
 
 import pytest
 
@@ -83,12 +84,13 @@ def test_odd_optimizers_and_models_do_no_harm(odd):
 
 def test_nothing_is_kept_alive():
     network = model()
-    live = LiveSettings(torch.optim.SGD(network.parameters(), lr=0.1), network)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    held = [weakref.ref(each) for each in (optimizer, *network.modules())]
+    live = LiveSettings(optimizer, network)
     assert live.changed()["dropout.*.*"] == 0.1
-    del network
+    del network, optimizer
     gc.collect()
-    assert live._optimizer() is None
-    assert all(held() is None for held, _ in live._held)
+    assert [each() for each in held] == [None] * len(held)
     live.changed()
 
 

@@ -49,7 +49,7 @@ def test_a_folder_that_cannot_be_written_is_told_with_what_to_do():
 
 
 def test_warnings_of_a_run_lie_in_its_folder(make_history, tmp_path, monkeypatch):
-    monkeypatch.setattr("ezpz.track.history._logs", "")
+    monkeypatch.setattr("ezpz.track.history._logs", "")  # an earlier test's history may have led the log to its folder
     log_to(None)
     history = make_history("one", tmp_path / "one")
     ezpz.get_logger("ezpz.test").info("led to it")

@@ -46,7 +46,7 @@ history = History("train", "out")
 for step in range(3):
     history.update({"loss": step / 2}, step=step * 10)
 print("run", run is not None, "imported", "wandb" in sys.modules)
-history._end("finished", plots=False, show=False)  # as finalize, without its Dataset: importing xarray costs most
+history.finalize(plots=False, show=False)
 """
 
 BOTH = """

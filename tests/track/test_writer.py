@@ -151,19 +151,15 @@ def test_a_folder_that_vanished_is_an_error_and_not_a_crash(history):
         history.finalize()
 
 
-def test_missing_rows_are_told_at_the_end_and_nobody_says_that_all_are_there(history, capsys, monkeypatch):
-    write = os.write
-
-    def full(descriptor, data):
-        if descriptor == history._writer.journal._fd:
-            raise OSError(28, "No space left on device")
-        return write(descriptor, data)
+def test_missing_rows_are_told_at_the_end_and_nobody_says_that_all_are_there(history, capsys, monkeypatch, full_disk):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
 
     history.update({"a": 1})
-    monkeypatch.setattr("os.write", full)
+    full_disk(history.outdir / "metrics.jsonl")
     history.update({"a": 2})
     history.update({"a": 3})
-    monkeypatch.setattr("ezpz.track.dataset.Replacement", lambda *_, **__: full(history._writer.journal._fd, b""))
+    monkeypatch.setattr("ezpz.track.dataset.Replacement", full)
     with pytest.raises(TrackError, match=r"No space left on device .* metrics.jsonl stays as it is: `ezpz export`"):
         history.finalize(plots=False)
     monkeypatch.undo()
