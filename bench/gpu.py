@@ -618,7 +618,7 @@ def run_tests(options):
         report = Path(folder, "report.xml")
         line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", f"--junitxml={report}"]
         env = {**os.environ, "EZPZ_GPU_STAND_IN": "1" if options.stand_in else ""}
-        limit = max(TESTS_LEAST, options.minutes * 60 * TESTS_SHARE) if not options.stand_in else 300.0
+        limit = max(TESTS_LEAST, options.minutes * 60 * TESTS_SHARE) if not options.stand_in else 1500.0  # a hang
         try:
             run = subprocess.run(
                 [*line, str(ROOT / "tests/gpu")],

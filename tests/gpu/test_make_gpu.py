@@ -61,6 +61,7 @@ def test_an_unknown_case_and_a_missing_folder_are_refused(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # it runs all tests of `test_on_a_gpu.py`
 def test_the_whole_way_on_a_stand_in(tmp_path):
     peer = tmp_path / "peers" / "nanoGPT"
     peer.mkdir(parents=True)

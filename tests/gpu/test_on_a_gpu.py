@@ -17,6 +17,7 @@ from ezpz.checkpoint import Checkpoints
 from ezpz.dist.accelerator import make_event
 from ezpz.models import LLAMA_SIZES, Llama
 from ezpz.train import Loop
+from lab import process
 
 pytestmark = pytest.mark.gpu
 STAND_IN = os.environ.get("EZPZ_GPU_STAND_IN") == "1"
@@ -191,7 +192,7 @@ def run(folder, program, *words, **env):
     (folder / "program.py").write_text(program)
     line = [sys.executable, "-m", *words, sys.executable, "program.py"]
     env = {**OUTSIDE, **({"TORCH_DEVICE": "cpu"} if STAND_IN else {}), **env}
-    return subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return process.run(line, env, cwd=folder, timeout=120)
 
 
 TWO_RANKS = """
@@ -213,7 +214,7 @@ ezpz.cleanup()
 """
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(240 if not STAND_IN else 1200)
 def test_two_ranks_share_the_device(tmp_path):
     """By NCCL where it lets them, else by gloo."""
     words = ("ezpz.launch", "-n", "2", "--oversubscribe")
@@ -245,7 +246,7 @@ ezpz.cleanup()
 """
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(240 if not STAND_IN else 1200)
 def test_simulate_tells_what_the_allocator_gives(tmp_path):
     """A CPU's figure is that of the whole process, torch included."""
     told = run(tmp_path, THREE_STEPS, "ezpz", "simulate", "-n", "1", "--no-data", "--json", "--", TORCH_DEVICE="cpu")
