@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shlex
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ezpz.why import Facts, diagnose
-from lab import frozen_disk, process
+from lab import frozen_disk, process, seed
 
 _TREE_1, _TREE_2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 LAUNCH = [sys.executable, "-m", "ezpz.launch"]
@@ -32,6 +33,12 @@ class Ended:
     def seconds_from(self, path):
         """Seconds from the time in a file, which a rank wrote before its end, until the end of the launch."""
         return self.record["ended"] - float(Path(path).read_text())
+
+
+@pytest.fixture
+def draw(request):
+    """What draws the rank and step of a trouble: the same for a test and the seed of the day, whatever ran before."""
+    return random.Random(f"{seed.of_the_day()} {request.node.name}")
 
 
 @pytest.fixture
@@ -112,7 +119,7 @@ def frozen(tmp_path):
 
 @pytest.fixture
 def python_rank(tmp_path):
-    """`python_rank(program, rank)`: words of ranks of which one runs a program and the others sleep for a minute.
+    """`python_rank(program, rank)`: words of ranks of which one runs a program and the others sleep.
 
     The program calls `now()` again where what comes before the trouble takes long.
     """
@@ -122,7 +129,7 @@ def python_rank(tmp_path):
         path.write_text(
             "import os, time\n"
             f"def now():\n    open({str(tmp_path / 'at')!r}, 'w').write(str(time.time()))\n"
-            f"if int(os.environ['RANK']) != {rank}:\n    time.sleep(60)\n    raise SystemExit\n"
+            f"if int(os.environ['RANK']) != {rank}:\n    time.sleep(600)\n    raise SystemExit\n"
             f"now()\n{program}"
         )
         return [sys.executable, str(path)]

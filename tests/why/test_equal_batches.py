@@ -1,7 +1,6 @@
 """Data-parallel ranks on identical batches, in real gloo ranks: found, and nothing else taken for it."""
 
 import json
-import random
 import sys
 
 import pytest
@@ -48,8 +47,8 @@ def train(ended, tmp_path, case, ranks, *pair):
 
 @pytest.mark.slow
 @pytest.mark.timeout(320)
-def test_two_ranks_with_the_same_batches_are_named_at_the_end(ended, tmp_path):
-    one, other = sorted(random.sample(range(3), 2))
+def test_two_ranks_with_the_same_batches_are_named_at_the_end(ended, draw, tmp_path):
+    one, other = sorted(draw.sample(range(3), 2))
     end, run = train(ended, tmp_path, "shared", 3, one, other)
     (found,) = [each for each in run["findings"] if each["kind"] == "same-batches"]
     assert found["ranks"] == [one, other]

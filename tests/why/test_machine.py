@@ -1,7 +1,5 @@
 """The rules about the machine under a run, each with its table of records and the cause that they show."""
 
-import pytest
-
 from ezpz.why import Certainty, Facts, diagnose
 from ezpz.why.machine import killed_for_memory, not_killed_for_memory, size_in_words
 
@@ -32,66 +30,68 @@ def first(cause, *others, state="failed"):
     return found[0] if found else None
 
 
-@pytest.mark.parametrize(
-    ("failure", "cause", "words"),
-    [
-        (failed(signal="SIGKILL", kernel=GROUP), "out-of-memory", "its cgroup's limit of 8 GiB, oom_kill 0 → 1"),
-        (failed(signal="SIGKILL", kernel={**GROUP, "limit": None}), "out-of-memory", "the host's memory was used up"),
-        (failed(signal="SIGKILL", kernel=OF_HOST), "out-of-memory", "the kernel of its host, oom_kill 3 → 4"),
-        (failed(code=137, kernel=GROUP), "out-of-memory", "lost a process that it had started"),
-        (failed(code=1, words="RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. ", kernel=GROUP),
-         "out-of-memory", "lost a process"),
-        (failed(signal="SIGKILL", kernel=NONE), "killed-by-signal", "killed by SIGKILL, which launch did not send"),
-        (failed(signal="SIGKILL", kernel=ELSEWHERE), "killed-by-signal", "killed by SIGKILL"),
-        (failed(signal="SIGKILL", kernel=None), "killed-by-signal", "killed by SIGKILL"),
-        (failed(code=137, kernel=NONE), "killed-by-signal", "ended with its program, which was killed by SIGKILL"),
-        (failed(signal="SIGTERM", kernel=NONE), "killed-by-signal", "killed by SIGTERM, which launch did not send"),
-        (failed(signal="SIGTERM", why="its launcher sent it that signal"), "killed-by-signal", "had sent"),
-        (failed(signal="SIGSEGV", kernel=NONE), "crashed", "crashed with SIGSEGV"),
-        (failed(signal="SIGABRT", words=f'{TRACEBACK}ValueError: x\n{DUMP}  File "a.py", line 3 in f\n'), "crashed",
-         "crashed with SIGABRT"),
-        (failed(signal="SIGABRT", words=f"{TRACEBACK}ValueError: shown\nepoch 3\nterminate called after throwing\n"),
-         "crashed", "crashed with SIGABRT"),
-        (failed(code=139), "crashed", "ended with its program, which crashed with SIGSEGV"),
-        (failed(code=1, words=FULL, room=ROOM), "disk-full", "no space left on /scratch (0 bytes of 20 MiB free"),
-        (failed(code=1, words=FULL), "disk-full", "no space left for /scratch/a.pt"),
-        (failed(code=1, words=FULL, room=[{**ROOM[0], "free": 1 << 40}]), "disk-full",
-         "no space left for /scratch/a.pt"),
-        (failed(code=1, words=TRACEBACK + "OSError: [Errno 122] Disk quota exceeded: '/h/a'\n", room=[]), "disk-full",
-         "has used up its quota for /h/a"),
-        (failed(code=1, words=TRACEBACK + "RuntimeError: PytorchStreamWriter failed writing file data/0\n", room=ROOM),
-         "disk-full", "on /scratch"),
-        (failed(code=1, words=TRACEBACK + "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered\n"),
-         "device-fault", "uncorrectable ECC error"),
-        (failed(code=1, words=TRACEBACK + "MemoryError\n", kernel=NONE), "memory-refused", "killed nothing"),
-        (failed(signal="SIGABRT", words="  what():  std::bad_alloc\n", kernel=NONE), "memory-refused", "was refused"),
-        (failed(code=1, words=TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory.\n"), "out-of-device-memory",
-         "its device"),
-    ],
-)  # fmt: skip
-def test_the_cause_of_a_failure(failure, cause, words):
-    found = first(failure)
-    assert found is not None
-    assert (found.cause, found.rank, found.host, found.step) == (cause, 1, "n02", 7)
-    assert words in found.text
-    assert found.text.startswith("rank 1 ")
+FAILURES = [  # what run.json has of a failed rank, the cause, and what its sentence holds
+    (failed(signal="SIGKILL", kernel=GROUP), "out-of-memory", "its cgroup's limit of 8 GiB, oom_kill 0 → 1"),
+    (failed(signal="SIGKILL", kernel={**GROUP, "limit": None}), "out-of-memory", "the host's memory was used up"),
+    (failed(signal="SIGKILL", kernel=OF_HOST), "out-of-memory", "the kernel of its host, oom_kill 3 → 4"),
+    (failed(code=137, kernel=GROUP), "out-of-memory", "lost a process that it had started"),
+    (failed(code=1, words="RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. ", kernel=GROUP),
+     "out-of-memory", "lost a process"),
+    (failed(signal="SIGKILL", kernel=NONE), "killed-by-signal", "killed by SIGKILL, which launch did not send"),
+    (failed(signal="SIGKILL", kernel=ELSEWHERE), "killed-by-signal", "killed by SIGKILL"),
+    (failed(signal="SIGKILL", kernel=None), "killed-by-signal", "killed by SIGKILL"),
+    (failed(code=137, kernel=NONE), "killed-by-signal", "ended with its program, which was killed by SIGKILL"),
+    (failed(signal="SIGTERM", kernel=NONE), "killed-by-signal", "killed by SIGTERM, which launch did not send"),
+    (failed(signal="SIGTERM", why="its launcher sent it that signal"), "killed-by-signal", "had sent"),
+    (failed(signal="SIGSEGV", kernel=NONE), "crashed", "crashed with SIGSEGV"),
+    (failed(signal="SIGABRT", words=f'{TRACEBACK}ValueError: x\n{DUMP}  File "a.py", line 3 in f\n'), "crashed",
+     "crashed with SIGABRT"),
+    (failed(signal="SIGABRT", words=f"{TRACEBACK}ValueError: shown\nepoch 3\nterminate called after throwing\n"),
+     "crashed", "crashed with SIGABRT"),
+    (failed(code=139), "crashed", "ended with its program, which crashed with SIGSEGV"),
+    (failed(code=1, words=FULL, room=ROOM), "disk-full", "no space left on /scratch (0 bytes of 20 MiB free"),
+    (failed(code=1, words=FULL), "disk-full", "no space left for /scratch/a.pt"),
+    (failed(code=1, words=FULL, room=[{**ROOM[0], "free": 1 << 40}]), "disk-full",
+     "no space left for /scratch/a.pt"),
+    (failed(code=1, words=TRACEBACK + "OSError: [Errno 122] Disk quota exceeded: '/h/a'\n", room=[]), "disk-full",
+     "has used up its quota for /h/a"),
+    (failed(code=1, words=TRACEBACK + "RuntimeError: PytorchStreamWriter failed writing file data/0\n", room=ROOM),
+     "disk-full", "on /scratch"),
+    (failed(code=1, words=TRACEBACK + "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered\n"),
+     "device-fault", "uncorrectable ECC error"),
+    (failed(code=1, words=TRACEBACK + "MemoryError\n", kernel=NONE), "memory-refused", "killed nothing"),
+    (failed(signal="SIGABRT", words="  what():  std::bad_alloc\n", kernel=NONE), "memory-refused", "was refused"),
+    (failed(code=1, words=TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory.\n"), "out-of-device-memory",
+     "its device"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [
-        failed(code=3, kernel=NONE),
-        failed(code=3, kernel=GROUP),  # something else was killed, and nothing says that it was the rank's
-        failed(code=1, words=TRACEBACK + "ValueError: x\n", room=[], kernel=NONE),
-        failed(signal="SIGABRT", words=f"{TRACEBACK}ValueError: x\n{DUMP}  <no Python frame>\n"),  # while it ended
-        failed(signal="SIGABRT", words=TRACEBACK + "ValueError: x\nterminate called without an active exception\n"),
-        failed(code=1, words=TRACEBACK + "RuntimeError: PytorchStreamWriter failed writing file data/0\n",
-               room=[{**ROOM[0], "free": 1 << 40}]),
-    ],
-)  # fmt: skip
-def test_what_the_machine_did_not_do(failure):
-    found = first(failure)
-    assert found is None or found.cause not in OF_THE_MACHINE
+def test_the_cause_of_a_failure(subtests):
+    for number, (failure, cause, words) in enumerate(FAILURES):
+        with subtests.test(f"{number}: {cause}"):
+            found = first(failure)
+            assert found is not None
+            assert (found.cause, found.rank, found.host, found.step) == (cause, 1, "n02", 7)
+            assert words in found.text
+            assert found.text.startswith("rank 1 ")
+
+
+INNOCENT = [
+    failed(code=3, kernel=NONE),
+    failed(code=3, kernel=GROUP),  # something else was killed, and nothing says that it was the rank's
+    failed(code=1, words=TRACEBACK + "ValueError: x\n", room=[], kernel=NONE),
+    failed(signal="SIGABRT", words=f"{TRACEBACK}ValueError: x\n{DUMP}  <no Python frame>\n"),  # while it ended
+    failed(signal="SIGABRT", words=TRACEBACK + "ValueError: x\nterminate called without an active exception\n"),
+    failed(code=1, words=TRACEBACK + "RuntimeError: PytorchStreamWriter failed writing file data/0\n",
+           room=[{**ROOM[0], "free": 1 << 40}]),
+]  # fmt: skip
+
+
+def test_what_the_machine_did_not_do(subtests):
+    for number, failure in enumerate(INNOCENT):
+        with subtests.test(number):
+            found = first(failure)
+            assert found is None or found.cause not in OF_THE_MACHINE
 
 
 def test_a_rank_that_was_killed_for_memory_comes_before_those_that_lost_it():
@@ -101,16 +101,16 @@ def test_a_rank_that_was_killed_for_memory_comes_before_those_that_lost_it():
     assert found.consequences == ("rank 0 failed",)
 
 
-@pytest.mark.parametrize("state", ["stopped", "finished"])
-def test_a_run_that_was_stopped_or_is_well_has_no_cause_of_the_machine(state):
-    found = first(failed(signal="SIGTERM", words=FULL, kernel=GROUP), state=state)
-    assert found is None or found.cause not in OF_THE_MACHINE
+def test_a_run_that_was_stopped_or_is_well_has_no_cause_of_the_machine():
+    for state in ("stopped", "finished"):
+        found = first(failed(signal="SIGTERM", words=FULL, kernel=GROUP), state=state)
+        assert found is None or found.cause not in OF_THE_MACHINE, state
 
 
-@pytest.mark.parametrize("kernel", [None, {}, {"oom_kill": "x"}, {"oom_kill": [1]}, {"oom_kill": [None, 1]}])
-def test_a_counter_that_is_missing_or_broken_is_unknown(kernel):
-    assert not killed_for_memory(kernel)
-    assert not not_killed_for_memory(kernel)
+def test_a_counter_that_is_missing_or_broken_is_unknown():
+    for kernel in (None, {}, {"oom_kill": "x"}, {"oom_kill": [1]}, {"oom_kill": [None, 1]}):
+        assert not killed_for_memory(kernel), kernel
+        assert not not_killed_for_memory(kernel), kernel
 
 
 def test_certainty_is_that_of_the_counter():
@@ -123,12 +123,9 @@ def test_a_kill_elsewhere_on_the_host_is_told_as_such():
     assert "it counted 1 elsewhere on the host meanwhile" in found.evidence
 
 
-@pytest.mark.parametrize(
-    ("size", "words"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (8 << 30, "8 GiB"), (1536 << 10, "1.5 MiB"), (1 << 62, "4096 PiB")],
-)
-def test_sizes_in_words(size, words):
-    assert size_in_words(size) == words
+def test_sizes_in_words():
+    sizes = (0, 1023, 8 << 30, 1536 << 10, 1 << 62)
+    assert [*map(size_in_words, sizes)] == ["0 bytes", "1023 bytes", "8 GiB", "1.5 MiB", "4096 PiB"]
 
 
 def test_of_several_full_disks_none_is_picked_where_the_exception_names_no_file():

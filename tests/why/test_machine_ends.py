@@ -1,7 +1,5 @@
 """Troubles of the machine planted in real ranks: memory, disks, signals, devices; the right cause stands first."""
 
-import os
-import random
 from pathlib import Path
 
 import pytest
@@ -9,10 +7,9 @@ from planted import judge
 
 from ezpz import cgroup, proc
 
-LATEST = 15.0  # seconds from the trouble to the end of the launch; five on a machine that does nothing else
+LATEST = 100.0  # seconds from the trouble to the end of the launch; five on a machine that does nothing else
 MIB = 1 << 20
 HUNGRY = "hold = []\nwhile True:\n    hold.append(bytearray(16 << 20))\n"
-DRAW = random.Random(os.environ.get("EZPZ_SEED", "27"))
 
 
 def check(end, tmp_path, name, rank, code, where=""):
@@ -21,10 +18,10 @@ def check(end, tmp_path, name, rank, code, where=""):
     assert end.seconds_from(tmp_path / "at") < LATEST
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_limit_of_a_control_group(ended, python_rank, memory_group, tmp_path, ranks):
-    rank = DRAW.randrange(ranks)
+def test_the_limit_of_a_control_group(ended, draw, python_rank, memory_group, tmp_path, ranks):
+    rank = draw.randrange(ranks)
     end = ended(python_rank(HUNGRY, rank), ranks=ranks, group=memory_group(256 * MIB))
     check(end, tmp_path, "memory of a real cgroup, by a rank", rank, 137, f"{ranks} ranks")
     assert "was killed by SIGKILL: out of memory: its cgroup's limit of 256 MiB, oom_kill 0 → 1" in end.err
@@ -47,8 +44,8 @@ def test_a_child_of_a_rank_is_killed_for_memory(ended, python_rank, memory_group
 
 @pytest.mark.lab
 @pytest.mark.parametrize("flavour", ["mpich"], indirect=True)
-def test_the_limit_of_a_control_group_around_mpich(ended, python_rank, memory_group, tmp_path, flavour):
-    rank = DRAW.randrange(3)
+def test_the_limit_of_a_control_group_around_mpich(ended, draw, python_rank, memory_group, tmp_path, flavour):
+    rank = draw.randrange(3)
     end = ended(python_rank(HUNGRY, rank), ranks=3, env=flavour.env(), group=memory_group(256 * MIB))
     check(end, tmp_path, "memory of a real cgroup, under MPICH", rank, 137)
 
@@ -92,7 +89,7 @@ tempfile.mkdtemp()
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DISKS)
 def test_a_full_disk(ended, python_rank, small_disk, tmp_path, name):
     if "torch" in name:
@@ -148,10 +145,10 @@ for step in range(3000):
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", SIGNALS)
-def test_a_signal(ended, python_rank, tmp_path, name):
+def test_a_signal(ended, draw, python_rank, tmp_path, name):
     program, code = SIGNALS[name]
-    ranks = DRAW.choice([2, 4, 16])
-    rank = DRAW.randrange(ranks)
+    ranks = draw.choice([2, 4])
+    rank = draw.randrange(ranks)
     end = ended(python_rank(program, rank), ranks=ranks)
     check(end, tmp_path, name, rank, code, f"{ranks} ranks")
     assert ": out of memory" not in end.err
@@ -216,9 +213,9 @@ DEVICES = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEVICES)
-def test_a_device(ended, python_rank, tmp_path, name):
-    ranks = DRAW.choice([2, 4, 16])
-    rank = DRAW.randrange(ranks)
+def test_a_device(ended, draw, python_rank, tmp_path, name):
+    ranks = draw.choice([2, 4])
+    rank = draw.randrange(ranks)
     check(ended(python_rank(DEVICES[name], rank), ranks=ranks), tmp_path, name, rank, 1, f"{ranks} ranks")

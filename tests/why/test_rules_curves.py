@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 import sys
 
 import pytest
@@ -23,15 +22,15 @@ def facts(*findings, **launch):
     return Facts({"state": "finished", "exit_code": 0, "plan": PLAN, **launch}, {"findings": list(findings)})
 
 
-@pytest.mark.parametrize(("finding", "is_said"), [(NAN_ON_2, True), (SPIKE, False), (STILL, False)])
-def test_a_finding_becomes_a_cause_that_ended_nothing(finding, is_said):
-    (cause,) = diagnose(facts(finding))
-    assert (cause.cause, cause.rank, cause.step) == (finding["kind"], finding["rank"], finding["step"])
-    assert cause.certainty == Certainty.FINDING
-    assert cause.text == finding["text"]
-    assert cause.advice
-    assert last_line([cause], failed=False) == (finding["text"] if is_said else "")
-    assert last_line([cause], failed=True) == ""
+def test_a_finding_becomes_a_cause_that_ended_nothing():
+    for finding, is_said in ((NAN_ON_2, True), (SPIKE, False), (STILL, False)):
+        (cause,) = diagnose(facts(finding))
+        assert (cause.cause, cause.rank, cause.step) == (finding["kind"], finding["rank"], finding["step"])
+        assert cause.certainty == Certainty.FINDING
+        assert cause.text == finding["text"]
+        assert cause.advice
+        assert last_line([cause], failed=False) == (finding["text"] if is_said else "")
+        assert last_line([cause], failed=True) == ""
 
 
 def test_a_lost_loss_stands_before_a_spike_that_was_earlier():
@@ -43,11 +42,12 @@ def test_a_lost_loss_stands_before_a_spike_that_was_earlier():
     assert diagnose(facts(NAN_ON_2))[0].host == "n02"
 
 
-@pytest.mark.parametrize(
-    "findings", [None, "x", [None], [1], [{}], [{"kind": "loss-spike"}], [{"kind": "?", "text": "x", "step": 1}]]
-)
-def test_what_is_no_finding_is_passed_over(findings):
-    assert diagnose(Facts({"state": "finished"}, {"findings": findings})) == []
+def test_what_is_no_finding_is_passed_over():
+    for findings in (
+        *(None, "x", [None], [1], [{}]),
+        *([{"kind": "loss-spike"}], [{"kind": "?", "text": "x", "step": 1}]),
+    ):
+        assert diagnose(Facts({"state": "finished"}, {"findings": findings})) == [], findings
 
 
 def test_an_end_stands_before_a_finding():
@@ -99,8 +99,9 @@ ezpz.cleanup()
 """
 
 
-def test_a_launch_ends_with_the_rank_and_step_of_the_first_nan(ended, tmp_path):
-    rank, at = random.randrange(2), random.randrange(5, 35)
+@pytest.mark.slow
+def test_a_launch_ends_with_the_rank_and_step_of_the_first_nan(ended, draw, tmp_path):
+    rank, at = draw.randrange(2), draw.randrange(5, 35)
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     end = ended([sys.executable, program, str(rank), str(at)], timeout=300)
@@ -134,8 +135,8 @@ ezpz.cleanup()
 @pytest.mark.parametrize(
     ("kind", "trouble"), [("spike", "a spike of one rank's loss"), ("still", "a loss that does not change any more")]
 )
-def test_a_launch_keeps_a_spike_and_a_plateau_for_the_report(ended, tmp_path, kind, trouble):
-    rank, at = random.randrange(2), random.randrange(30, 65)
+def test_a_launch_keeps_a_spike_and_a_plateau_for_the_report(ended, draw, tmp_path, kind, trouble):
+    rank, at = draw.randrange(2), draw.randrange(30, 65)
     program = tmp_path / "train.py"
     program.write_text(OTHERS)
     end = ended([sys.executable, program, kind, str(rank), str(at)], timeout=300)

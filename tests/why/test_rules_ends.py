@@ -1,7 +1,5 @@
 """Ends as a launch records them, each with the cause that must stand first."""
 
-import pytest
-
 from ezpz.why import Certainty, Facts, diagnose, last_line
 
 PLAN = {"hosts": ["n01", "n02"], "ranks_per_host": [1, 1], "world_size": 2}
@@ -54,31 +52,28 @@ def facts(cause, **more):
     return Facts({"state": "failed", "exit_code": 1, "plan": PLAN, "cause": {**EMPTY, **cause}, **more})
 
 
-@pytest.mark.parametrize(("cause", "expected"), CASES.values(), ids=CASES.keys())
-def test_an_end_is_named(cause, expected):
-    name, text, is_said = expected
-    causes = diagnose(facts(cause, failures=[LATER]))
-    assert causes[0].cause == name
-    assert causes[0].text.startswith(text)
-    assert (causes[0].rank, causes[0].certainty) == (cause.get("rank"), Certainty.SEEN)
-    assert causes[0].consequences == (LATER["text"],)
-    assert last_line(causes, failed=True) == (causes[0].text if is_said else "")
+def test_an_end_is_named(subtests):
+    for case, (cause, (name, text, is_said)) in CASES.items():
+        with subtests.test(case):
+            causes = diagnose(facts(cause, failures=[LATER]))
+            assert causes[0].cause == name
+            assert causes[0].text.startswith(text)
+            assert (causes[0].rank, causes[0].certainty) == (cause.get("rank"), Certainty.SEEN)
+            assert causes[0].consequences == (LATER["text"],)
+            assert last_line(causes, failed=True) == (causes[0].text if is_said else "")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        TRACE,
-        TRACE.replace("ValueError: no such shard", "OSError: [Errno 28] No space left on device: '/scratch/x'"),
-        TRACE.replace("ValueError: no such shard", "MemoryError"),
-        TRACE.replace("ValueError: no such shard", "AcceleratorError: CUDA error: uncorrectable ECC error encountered"),
-    ],
-)
-def test_who_was_killed_did_not_end_of_what_it_had_written(words):
-    found = diagnose(facts({"text": "rank 1 was killed by SIGKILL", "rank": 1, "signal": "SIGKILL", "words": words}))
-    assert [cause.cause for cause in found] == ["killed-by-signal"]
-    stopped = facts({"text": "rank 1 …", "rank": 1, "signal": "SIGTERM", "words": words}, state="stopped")
-    assert [cause.cause for cause in diagnose(stopped)] == ["signal"]
+def test_who_was_killed_did_not_end_of_what_it_had_written():
+    for error in (
+        "ValueError: no such shard",
+        "OSError: [Errno 28] No space left on device: '/scratch/x'",
+        "MemoryError",
+        "AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+    ):
+        ended = {"text": "rank 1 …", "rank": 1, "words": TRACE.replace("ValueError: no such shard", error)}
+        killed, stopped = facts({**ended, "signal": "SIGKILL"}), facts({**ended, "signal": "SIGTERM"}, state="stopped")
+        assert [cause.cause for cause in diagnose(killed)] == ["killed-by-signal"], error
+        assert [cause.cause for cause in diagnose(stopped)] == ["signal"], error
 
 
 def test_many_consequences_are_counted():
@@ -86,9 +81,9 @@ def test_many_consequences_are_counted():
     assert causes[0].consequences[3:] == ("and 6 more",)
 
 
-@pytest.mark.parametrize("launch", [{}, {"state": "finished", "exit_code": 0}, {"cause": None, "failures": None}])
-def test_nothing_known_is_no_cause(launch):
-    assert diagnose(Facts(launch)) == []
+def test_nothing_known_is_no_cause():
+    for launch in ({}, {"state": "finished", "exit_code": 0}, {"cause": None, "failures": None}):
+        assert diagnose(Facts(launch)) == []
     assert last_line([], failed=True) == ""
 
 

@@ -1,13 +1,16 @@
 """Arrivals as ranks make them: with noise alone nothing is found, with a straggler it is, whatever the clocks show."""
 
+import itertools
 import pickle
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from ezpz.dist import arrivals as arrivals_of_rank
 from ezpz.dist.arrivals import arrivals, where
 from ezpz.launch.messages import ArrivalsTold, RankArrivals
+from ezpz.launch.run import arrivals as arrivals_of_launch
 from ezpz.launch.run.arrivals import ArrivalRecord, read_times
 from ezpz.why import Facts, diagnose
 from ezpz.why.lag import Arrival, Meeting, mean_lags, meetings, window
@@ -42,18 +45,17 @@ def windows(found, number=3):
     return [{"t": 0.0, "s": span, "groups": window(part)} for part in parts]
 
 
-@pytest.mark.parametrize("memory", [0.0, 0.5, 0.9])
-@pytest.mark.parametrize("noise", [0.05, 0.2])
-def test_noise_alone_is_no_finding(memory, noise):
-    for seed in range(WORLDS // 2):
+@pytest.mark.slow
+def test_noise_alone_is_no_finding():
+    for memory, noise, seed in itertools.product((0.0, 0.5, 0.9), (0.05, 0.2), range(WORLDS // 2)):
         rng = random.Random(seed)
         collectives = world(rng, rng.choice([2, 2, 3, 4, 8, 16]), noise=noise, memory=memory)
-        assert find(windows(meetings("0", collectives))) is None, seed
+        assert find(windows(meetings("0", collectives))) is None, (memory, noise, seed)
 
 
-@pytest.mark.parametrize("buckets", [1, 5])
-def test_a_straggler_is_found_whichever_it_is(buckets):
-    for seed in range(60):
+@pytest.mark.slow
+def test_a_straggler_is_found_whichever_it_is():
+    for buckets, seed in itertools.product((1, 5), range(60)):
         rng = random.Random(seed)
         size = rng.choice([2, 2, 3, 4, 8, 16])
         late, delay = rng.randrange(size), rng.uniform(0.1, 0.4)
@@ -104,23 +106,22 @@ def seen(rng, size, number, *, late=None, delay=0.0, spread=0.0, seconds=90.0, a
     return found
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.003])
-@pytest.mark.parametrize("number", [1, 5, 25, 60])
-def test_a_straggler_is_found_however_many_collectives_a_step_has(number, spread):
-    for size in (2, 4, 8):
+@pytest.mark.slow
+def test_a_straggler_is_found_however_many_collectives_a_step_has():
+    for number, spread, size in itertools.product((1, 5, 25, 60), (0.0, 0.003), (2, 4, 8)):
         rng = random.Random(f"{number} {size} {spread}")
         late = rng.randrange(size)
         found = find(windows(seen(rng, size, number, late=late, delay=0.05, spread=spread)))
-        assert found is not None, size
+        assert found is not None, (number, spread, size)
         assert found.rank == late
         assert found.last > 0.9
         assert found.lag == pytest.approx(0.05, rel=0.4)
         assert found.step == pytest.approx(0.36, rel=0.3)
 
 
-@pytest.mark.parametrize("number", [1, 5, 25, 60])
-def test_many_collectives_of_ranks_that_are_alike_are_no_finding(number):
-    for seed in range(6):
+@pytest.mark.slow
+def test_many_collectives_of_ranks_that_are_alike_are_no_finding():
+    for number, seed in itertools.product((1, 5, 25, 60), range(6)):
         rng = random.Random(seed)
         size = rng.choice([2, 4, 8])
         assert find(windows(seen(rng, size, number, spread=rng.choice([0.0, 0.003])))) is None, seed
@@ -144,18 +145,15 @@ def test_who_is_last_must_be_the_same_rank_in_all_windows():
     assert find([*parts, parts[0]]).rank == 0
 
 
-@pytest.mark.parametrize(
-    ("lags", "low", "high"),
-    [
+def test_the_chance_of_a_lag():
+    for lags, low, high in (
         ([1.0] * 12, 0.0, 1e-12),  # it never changes
         ([-0.1] * 12, 1.0, 1.0),
         ([0.0, 2.0] * 6, 0.001, 0.005),  # t = 3.317, 11 degrees: 0.0034 in tables of Student's t
         ([0.0] * 6 + [2.0] * 6, 0.02, 0.5),  # the same values, of which each is like its neighbour
         ([1.0], 1.0, 1.0),
-    ],
-)
-def test_the_chance_of_a_lag(lags, low, high):
-    assert low <= chance(lags) <= high
+    ):
+        assert low <= chance(lags) <= high, lags
 
 
 def test_overlapping_collectives_are_one_meeting():
@@ -207,7 +205,7 @@ def test_ranks_look_more_often_where_the_ring_is_too_short(monkeypatch):
     ring = []
     for ranks, period in ((2, 5), (1000, 15)):
         reporter = arrivals_of_rank._Reporter(lambda *_: pickle.dumps({"entries": ring}), ranks)
-        reporter._began -= 600
+        reporter._began -= 600  # what it decides is when a thread wakes: no test waits for minutes to see that
         for numbers, expected in ((range(1, 9), 30), (range(5, 13), 30), (range(20, 28), period), (range(21, 29), 30)):
             ring[:] = [entry(number, 1_000_000 + number) for number in numbers]
             assert reporter.tell()
@@ -216,9 +214,9 @@ def test_ranks_look_more_often_where_the_ring_is_too_short(monkeypatch):
             assert reporter._next() == 1_000_000 - 1_000_000 % expected + expected
 
 
-@pytest.mark.parametrize("text", ["", "x", "1:2:3,,", "+1:", "~", "1,2,9e9"])
-def test_damaged_times_are_none(text):
-    assert read_times(text) == []
+def test_damaged_times_are_none():
+    for text in ("", "x", "1:2:3,,", "+1:", "~", "1,2,9e9"):
+        assert read_times(text) == [], text
 
 
 def test_where_a_thread_is():
@@ -233,35 +231,42 @@ def test_where_a_thread_is():
         assert line.startswith("train.py:3 (step)") == (kind == "own")
 
 
-def tell(record, found, clocks, *, group="0", chunk=40):
-    """Tell a record what ranks saw by the clocks of their hosts, which agents know."""
-    numbers = sorted(found)
-    for begin in range(0, len(numbers), chunk):
-        record._heard_at = 1e-9 if record._heard_at else 0.0  # as if the look before were long ago
-        for rank, clock in enumerate(clocks):
-            ring = [
-                entry(number, int((found[number][rank].at + clock + 1e9) * 1e6))
-                for number in numbers[begin : begin + chunk]
-            ]
-            times = arrivals(ring, {}, 1000)[1]
-            one = RankArrivals(rank=rank, group=group, span=5.0, figures=[0.1] * 7, times=times, where="a.py:3 (f)")
-            record.hear(ArrivalsTold(clock=-clock, ranks=[one]))
+@pytest.fixture
+def tell(monkeypatch):
+    """``tell(record, found, clocks)``: tell what ranks saw by the clocks of their hosts, which agents know."""
+    launcher = SimpleNamespace(now=1.0)
+    monkeypatch.setattr(arrivals_of_launch, "time", SimpleNamespace(monotonic=lambda: launcher.now))
+
+    def tell(record, found, clocks, *, group="0", chunk=40):
+        numbers = sorted(found)
+        for begin in range(0, len(numbers), chunk):
+            launcher.now += 60  # the look before is long ago
+            for rank, clock in enumerate(clocks):
+                ring = [
+                    entry(number, int((found[number][rank].at + clock + 1e9) * 1e6))
+                    for number in numbers[begin : begin + chunk]
+                ]
+                times = arrivals(ring, {}, 1000)[1]
+                one = RankArrivals(rank=rank, group=group, span=5.0, figures=[0.1] * 7, times=times, where="a.py:3 (f)")
+                record.hear(ArrivalsTold(clock=-clock, ranks=[one]))
+
+    return tell
 
 
-@pytest.mark.parametrize("clocks", [(0.0, 0.0), (0.0, 3600.0), (-0.2, 0.2), (7.5, -86400.0)])
-def test_clocks_of_hosts_do_not_count(tmp_path, clocks):
-    record = ArrivalRecord(str(tmp_path))
-    tell(record, world(random.Random(5), 2, noise=0.02, late=0, delay=0.15), clocks)
-    summary = record.close()
-    found = find(summary["windows"])
-    assert found.rank == 0
-    assert found.lag == pytest.approx(0.15, rel=0.1)
-    record = ArrivalRecord(str(tmp_path))
-    tell(record, world(random.Random(5), 2, noise=0.1), clocks)
-    assert find(record.close()["windows"]) is None
+def test_clocks_of_hosts_do_not_count(tell, tmp_path):
+    for clocks in ((0.0, 0.0), (0.0, 3600.0), (-0.2, 0.2), (7.5, -86400.0)):
+        record = ArrivalRecord(str(tmp_path))
+        tell(record, world(random.Random(5), 2, noise=0.02, late=0, delay=0.15), clocks)
+        summary = record.close()
+        found = find(summary["windows"])
+        assert found.rank == 0, clocks
+        assert found.lag == pytest.approx(0.15, rel=0.1)
+        record = ArrivalRecord(str(tmp_path))
+        tell(record, world(random.Random(5), 2, noise=0.1), clocks)
+        assert find(record.close()["windows"]) is None, clocks
 
 
-def test_a_clock_that_nobody_corrects_would_be_found_late(tmp_path):
+def test_a_clock_that_nobody_corrects_would_be_found_late(tell, tmp_path):
     """What the test above rests on: without the agents' clocks a host that is ahead seems to come last."""
     record = ArrivalRecord("")
     found = world(random.Random(5), 2, noise=0.02)
@@ -271,10 +276,8 @@ def test_a_clock_that_nobody_corrects_would_be_found_late(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_long_run_keeps_a_bounded_number_of_windows(tmp_path, monkeypatch):
-    from ezpz.launch.run import arrivals as module
-
-    monkeypatch.setattr(module, "_MOST_WINDOWS", 8)
+def test_a_long_run_keeps_a_bounded_number_of_windows(tell, tmp_path, monkeypatch):
+    monkeypatch.setattr(arrivals_of_launch, "_MOST_WINDOWS", 8)
     record = ArrivalRecord(str(tmp_path))
     tell(record, world(random.Random(5), 2, steps=3000, noise=0.02, late=1, delay=0.15), (0.0, 0.0))
     summary = record.close()
@@ -284,7 +287,7 @@ def test_a_long_run_keeps_a_bounded_number_of_windows(tmp_path, monkeypatch):
     assert find(summary["windows"]).rank == 1
 
 
-def test_ranks_that_start_late_belong_to_a_window_that_has_begun_without_them(tmp_path):
+def test_ranks_that_start_late_belong_to_a_window_that_has_begun_without_them(tell, tmp_path):
     record, found = ArrivalRecord(str(tmp_path)), world(random.Random(6), 4, noise=0.2, late=3, delay=0.3)
     numbers = sorted(found)
     early = {number: {rank: found[number][rank] for rank in (0, 1)} for number in numbers[:40]}
@@ -294,7 +297,7 @@ def test_ranks_that_start_late_belong_to_a_window_that_has_begun_without_them(tm
     assert {(group["rank"], group["size"]) for row in summary["windows"] for group in row["groups"]} == {(3, 4)}
 
 
-def test_few_meetings_are_no_window(tmp_path):
+def test_few_meetings_are_no_window(tell, tmp_path):
     record = ArrivalRecord(str(tmp_path))
     tell(record, world(random.Random(5), 2, steps=5, late=1, delay=0.5), (0.0, 0.0))
     assert find(record.close()["windows"]) is None
@@ -323,19 +326,20 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize(("figure", "case"), REASONS.items(), ids=REASONS.keys())
-def test_why_a_rank_is_late(figure, case):
-    value, words = case
-    found = meetings("0", world(random.Random(5), 2, noise=0.02, late=1, delay=0.15))
+def test_why_a_rank_is_late(subtests):
+    found = windows(meetings("0", world(random.Random(5), 2, noise=0.02, late=1, delay=0.15)))
     plan = {"hosts": ["n01", "n02"], "ranks_per_host": [1, 1], "world_size": 2}
-    told = {"source": "host", "windows": windows(found), "ranks": {"1": {**FIGURES, figure: value}}, "others": FIGURES}
-    (cause,) = diagnose(Facts({"state": "finished", "exit_code": 0, "plan": plan, "arrivals": told}))
-    assert cause.text.startswith("rank 1 on n02 arrives last in 100%, +148 ms of 459 ms; the others wait 32%")
-    assert cause.text.endswith(words)
-    assert cause.advice
-    told["others"] = {**FIGURES, figure: value}  # the others have it as well: it explains nothing
-    (cause,) = diagnose(Facts({"state": "finished", "exit_code": 0, "plan": plan, "arrivals": told}))
-    assert words not in cause.text
+    for figure, (value, words) in REASONS.items():
+        with subtests.test(figure):
+            late = {**FIGURES, figure: value}
+            told = {"source": "host", "windows": found, "ranks": {"1": late}, "others": FIGURES}
+            (cause,) = diagnose(Facts({"state": "finished", "exit_code": 0, "plan": plan, "arrivals": told}))
+            assert cause.text.startswith("rank 1 on n02 arrives last in 100%, +148 ms of 459 ms; the others wait 32%")
+            assert cause.text.endswith(words)
+            assert cause.advice
+            told["others"] = late  # the others have it as well: it explains nothing
+            (cause,) = diagnose(Facts({"state": "finished", "exit_code": 0, "plan": plan, "arrivals": told}))
+            assert words not in cause.text
 
 
 def test_a_rank_of_other_groups_is_compared_within_its_own():
