@@ -1,6 +1,7 @@
 """The results of `make matrix`, which several processes may find at the same time."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,3 +49,24 @@ def test_the_faults_of_attempts_are_counted_by_flavour(tmp_path):
     subprocess.run(line, check=True)
     first, second = "2026-11-24, commit abc1234 (ssh, mpich): 2 of 3 right", "2026-11-26, commit def5678 (srun): 1 of 1"
     assert f"\n{first}; {second} right.\n" in page.read_text()
+
+
+def test_each_python_has_a_column_and_what_was_not_run_its_reason(tmp_path):
+    page, results = tmp_path / "page.md", tmp_path / "results.json"
+    page.write_text("<!-- pythons: begin -->\n<!-- pythons: end -->\n")
+    found = {
+        "9.1 quick": ["ok", "2026-11-27", "5 passed", "abc1234"],
+        "9.1 `gpt`": ["**failed**", "2026-11-28", "", "abc1234"],
+        "9.2 quick": ["skipped", "2026-11-28", "no Python 9.2", "abc1234"],
+        "8.0 quick": ["ok", "2026-11-20", "", "fff0000"],  # of versions that are asked for no more
+    }
+    results.write_text(json.dumps(found))
+    line = [sys.executable, Path(__file__).parent / "tables.py", "pythons", results, page]
+    subprocess.run(line, check=True, env={**os.environ, "PYTHONS": "9.1 9.2"})
+    told = page.read_text().splitlines()
+    assert "2026-11-27 to 2026-11-28, commit abc1234: 1 of 2 ok." in told
+    assert told[told.index("| Python | 9.1 | 9.2 |") + 3 :][:2] == [
+        "| quick | ok: 5 passed | (1) |",
+        "| `gpt` | **failed** | not run |",
+    ]
+    assert "1. no Python 9.2" in told
