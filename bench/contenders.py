@@ -326,7 +326,7 @@ def verbs(home):
     make = "import sys; from ezpz import History; h = History(outdir=sys.argv[1]); h.update({'loss': 1.0}); h.finalize("
     for number in range(5):
         folder = runs / f"2026-11-2{number}-101010"
-        line = [str(VENV / "python"), "-c", f"{make}plots=False)", str(folder)]
+        line = [str(VENV / "python3"), "-c", f"{make}plots=False)", str(folder)]
         subprocess.run(line, env=env(home, VENV), check=True, capture_output=True)
     variables, dry = without_schedulers(home), ["launch", "-n", "2", "true"]
     names = (

@@ -34,65 +34,66 @@ TORCHRUN = {
 DEEPSPEED = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_SIZE": "2", "CROSS_RANK": "1", "CROSS_SIZE": "2"}
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        pytest.param({}, (0, 1, 0, 1, 0, "alone"), id="alone"),
-        pytest.param({"WORLD_SIZE": "12"}, (0, 1, 0, 1, 0, "alone"), id="a wish for 12 ranks is no rank"),
-        pytest.param({**MPICH, "PMI_SIZE": "4"}, (3, 4, 1, 2, None, "hydra"), id="mpich and intel"),
-        pytest.param({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, (3, 4, 1, 4, 0, "openmpi"), id="open mpi"),
-        pytest.param(PALS, (3, 4, 1, 2, 1, "pals"), id="pals"),
-        pytest.param({**AURORA, "EZPZ_PLACEMENT": "2(x2)"}, (3, 4, 1, 2, 1, "pals"), id="pals without a size"),
-        pytest.param(FLUX, (3, 4, 1, 2, 1, "flux"), id="flux"),
-        pytest.param(STEP, (3, 4, 0, 1, 1, "slurm"), id="srun with uneven hosts"),
-        pytest.param({"SLURM_PROCID": "0", "SLURM_NTASKS": "6"}, (0, 1, 0, 1, 0, "alone"), id="slurm batch script"),
-        pytest.param({**MPICH, "PMI_SIZE": "4", "SLURM_PROCID": "0"}, (3, 4, 1, 2, None, "hydra"), id="mpi in slurm"),
-        pytest.param(TORCHRUN, (3, 4, 1, 2, 1, "contract"), id="torchrun"),
-        pytest.param(DEEPSPEED, (3, 4, 1, 2, None, "contract"), id="deepspeed's launcher"),
-        pytest.param({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1, 0, 1, 0, "contract"), id="one rank by hand"),
-        pytest.param(
-            {**TORCHRUN, "PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"},
-            (3, 4, 1, 2, 1, "contract"),
-            id="torchrun once per host under mpiexec",
-        ),
-        pytest.param({**STEP, **TORCHRUN}, (3, 4, 1, 2, 1, "contract"), id="torchrun under srun"),
-    ],
-)
-def test_a_rank_is_one_tuple_of_one_family(environ, expected):
-    assert tuple(from_environ(environ)) == expected
+FAMILIES = {
+    "alone": ({}, (0, 1, 0, 1, 0, "alone")),
+    "a wish for 12 ranks is no rank": ({"WORLD_SIZE": "12"}, (0, 1, 0, 1, 0, "alone")),
+    "mpich and intel": ({**MPICH, "PMI_SIZE": "4"}, (3, 4, 1, 2, None, "hydra")),
+    "open mpi": ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, (3, 4, 1, 4, 0, "openmpi")),
+    "pals": (PALS, (3, 4, 1, 2, 1, "pals")),
+    "pals without a size": ({**AURORA, "EZPZ_PLACEMENT": "2(x2)"}, (3, 4, 1, 2, 1, "pals")),
+    "flux": (FLUX, (3, 4, 1, 2, 1, "flux")),
+    "srun with uneven hosts": (STEP, (3, 4, 0, 1, 1, "slurm")),
+    "slurm batch script": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "6"}, (0, 1, 0, 1, 0, "alone")),
+    "mpi in slurm": ({**MPICH, "PMI_SIZE": "4", "SLURM_PROCID": "0"}, (3, 4, 1, 2, None, "hydra")),
+    "torchrun": (TORCHRUN, (3, 4, 1, 2, 1, "contract")),
+    "deepspeed's launcher": (DEEPSPEED, (3, 4, 1, 2, None, "contract")),
+    "one rank by hand": ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1, 0, 1, 0, "contract")),
+    "torchrun once per host under mpiexec": (
+        {**TORCHRUN, "PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"},
+        (3, 4, 1, 2, 1, "contract"),
+    ),
+    "torchrun under srun": ({**STEP, **TORCHRUN}, (3, 4, 1, 2, 1, "contract")),
+}
 
 
-@pytest.mark.parametrize(
-    ("environ", "words"),
-    [
-        ({"RANK": "0"}, ("WORLD_SIZE=(unset)", "unset RANK")),
-        ({"RANK": "0", "WORLD_SIZE": "4"}, ("LOCAL_RANK=(unset)",)),
-        ({"RANK": "4", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, ("RANK=4", "rank < world size")),
-        ({**OPENMPI}, ("OMPI_COMM_WORLD_LOCAL_SIZE=(unset)",)),
-        ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "two"}, ("OMPI_COMM_WORLD_LOCAL_SIZE=two",)),
-        (AURORA, ("PALS_SIZE=", "PALS_RANKID=3", "ezpz launch")),
-        ({**FLUX, "FLUX_JOB_NNODES": "3"}, ("FLUX_LOCAL_SIZE=", "FLUX_TASK_RANK=3")),
-        ({**STEP, "SLURM_NODEID": "7"}, ("SLURM_NODEID=7", "3,1")),
-        (
-            {**MPICH, "PMI_SIZE": "4", "RANK": "0", "WORLD_SIZE": "1"},
-            ("contradict", "rank 0 of 1", "rank 3 of 4", "unset"),
-        ),
-        ({**MPICH, "PMI_SIZE": "4", "RANK": "0"}, ("contradict", "rank 0 of 4", "rank 3 of 4")),
-    ],
-)
-def test_a_contradiction_names_both_sources(environ, words):
-    with pytest.raises(RankError) as caught:
-        from_environ(environ)
-    assert all(word in str(caught.value) for word in words)
-    assert "\n" not in str(caught.value)
+def test_a_rank_is_one_tuple_of_one_family(subtests):
+    for who, (environ, expected) in FAMILIES.items():
+        with subtests.test(who):
+            assert tuple(from_environ(environ)) == expected
 
 
-@pytest.mark.parametrize(("text", "expected"), [("2(x3),1", [2, 2, 2, 1]), ("4", [4]), ("72(x2),36", [72, 72, 36])])
-def test_counts_expand_as_slurm_writes_them(text, expected):
-    assert list(expand_counts(text)) == expected
+CONTRADICTIONS = [
+    ({"RANK": "0"}, ("WORLD_SIZE=(unset)", "unset RANK")),
+    ({"RANK": "0", "WORLD_SIZE": "4"}, ("LOCAL_RANK=(unset)",)),
+    ({"RANK": "4", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, ("RANK=4", "rank < world size")),
+    ({**OPENMPI}, ("OMPI_COMM_WORLD_LOCAL_SIZE=(unset)",)),
+    ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "two"}, ("OMPI_COMM_WORLD_LOCAL_SIZE=two",)),
+    (AURORA, ("PALS_SIZE=", "PALS_RANKID=3", "ezpz launch")),
+    ({**FLUX, "FLUX_JOB_NNODES": "3"}, ("FLUX_LOCAL_SIZE=", "FLUX_TASK_RANK=3")),
+    ({**STEP, "SLURM_NODEID": "7"}, ("SLURM_NODEID=7", "3,1")),
+    (
+        {**MPICH, "PMI_SIZE": "4", "RANK": "0", "WORLD_SIZE": "1"},
+        ("contradict", "rank 0 of 1", "rank 3 of 4", "unset"),
+    ),
+    ({**MPICH, "PMI_SIZE": "4", "RANK": "0"}, ("contradict", "rank 0 of 4", "rank 3 of 4")),
+]
 
 
-@pytest.mark.parametrize("text", ["", "a", "2(3)", "2(x)", "2(x2", "2x2", "-1", "2,,1"])
-def test_a_malformed_count_is_refused(text):
-    with pytest.raises(RankError):
-        list(expand_counts(text))
+def test_a_contradiction_names_both_sources(subtests):
+    for environ, words in CONTRADICTIONS:
+        with subtests.test(words=words):
+            with pytest.raises(RankError) as caught:
+                from_environ(environ)
+            assert all(word in str(caught.value) for word in words)
+            assert "\n" not in str(caught.value)
+
+
+def test_counts_expand_as_slurm_writes_them():
+    for text, expected in {"2(x3),1": [2, 2, 2, 1], "4": [4], "72(x2),36": [72, 72, 36]}.items():
+        assert list(expand_counts(text)) == expected
+
+
+def test_a_malformed_count_is_refused(subtests):
+    for text in ("", "a", "2(3)", "2(x)", "2(x2", "2x2", "-1", "2,,1"):
+        with subtests.test(text), pytest.raises(RankError):
+            list(expand_counts(text))
