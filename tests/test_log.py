@@ -26,6 +26,7 @@ ALL_RANKS = ("EZPZ_LOG_ALL_RANKS", "LOG_FROM_ALL_RANKS", "EZPZ_LOG_FROM_ALL_RANK
 def _fresh(monkeypatch):
     for name in (*VARIABLES, *ALL_RANKS, "RANK", "WORLD_SIZE", "LOCAL_RANK", "PMI_RANK"):
         monkeypatch.delenv(name, raising=False)
+    # A process keeps its loggers and who it is until its end; each test here is a process of its own to them.
     before = dict(log._consoles)
     monkeypatch.setattr(log, "_who", None)
     yield
@@ -60,41 +61,42 @@ def test_a_line_names_its_time_its_level_and_the_file_that_speaks(capsys):
     assert int(number) == test_a_line_names_its_time_its_level_and_the_file_that_speaks.__code__.co_firstlineno + 2
 
 
-@pytest.mark.parametrize(("how", "source"), [(["train.py"], "train"), (["-m", "pack.tool"], "pack/tool")])
-def test_a_script_speaks_by_its_own_name_and_a_module_by_its_packages(run_cli, tmp_path, how, source):
+def test_a_script_speaks_by_its_own_name_and_a_module_by_its_packages(run_cli, tmp_path):
     (tmp_path / "pack").mkdir()
     for path in ("train.py", "pack/tool.py"):
         (tmp_path / path).write_text("import ezpz, multiprocessing\nezpz.get_logger(__name__).info('hello')\n")
-    done = run_cli([sys.executable, *how], cwd=tmp_path)
-    assert LINE.fullmatch(done.stdout.strip()).groups() == ("I", source, "2", "hello"), done.stderr
+    for how, source in ((["train.py"], "train"), (["-m", "pack.tool"], "pack/tool")):
+        done = run_cli([sys.executable, *how], cwd=tmp_path)
+        assert LINE.fullmatch(done.stdout.strip()).groups() == ("I", source, "2", "hello"), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("rank", "settings", "keywords", "expected"),
-    [
-        (0, {}, {}, ["info", "warning", "error"]),
-        (3, {}, {}, ["warning", "error"]),
-        (3, {"EZPZ_LOG_LEVEL": "ERROR"}, {}, ["error"]),
-        (0, {"EZPZ_LOG_LEVEL": "debug"}, {}, ["debug", "info", "warning", "error"]),
-        (0, {"LOG_LEVEL": "WARNING"}, {}, ["warning", "error"]),
-        (0, {"LOG_LEVEL": "WARNING", "EZPZ_LOG_LEVEL": "ERROR"}, {}, ["error"]),
-        (0, {"LOG_LEVEL": "verbose of another program"}, {}, ["info", "warning", "error"]),
-        (0, {"EZPZ_LOG_LEVEL": "ERROR"}, {"level": "INFO"}, ["info", "warning", "error"]),
-        (0, {}, {"level": 30}, ["warning", "error"]),
-        (3, {}, {"level": "DEBUG"}, ["warning", "error"]),
-        (3, {}, {"rank_zero_only": False}, ["info", "warning", "error"]),
-        (3, {}, {"rank": 0}, ["info", "warning", "error"]),
-        (0, {}, {"rank": 2}, ["warning", "error"]),
-        *((3, {name: "1"}, {}, ["info", "warning", "error"]) for name in ALL_RANKS),
-        (3, {ALL_RANKS[0]: "0"}, {}, ["warning", "error"]),
-    ],
-)
-def test_who_speaks_from_which_level_on(monkeypatch, capsys, rank, settings, keywords, expected):
-    be(monkeypatch, rank)
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    speak(ezpz.get_logger("case", **keywords))
-    assert heard(capsys) == expected
+SPEAKERS = [
+    (0, {}, {}, ["info", "warning", "error"]),
+    (3, {}, {}, ["warning", "error"]),
+    (3, {"EZPZ_LOG_LEVEL": "ERROR"}, {}, ["error"]),
+    (0, {"EZPZ_LOG_LEVEL": "debug"}, {}, ["debug", "info", "warning", "error"]),
+    (0, {"LOG_LEVEL": "WARNING"}, {}, ["warning", "error"]),
+    (0, {"LOG_LEVEL": "WARNING", "EZPZ_LOG_LEVEL": "ERROR"}, {}, ["error"]),
+    (0, {"LOG_LEVEL": "verbose of another program"}, {}, ["info", "warning", "error"]),
+    (0, {"EZPZ_LOG_LEVEL": "ERROR"}, {"level": "INFO"}, ["info", "warning", "error"]),
+    (0, {}, {"level": 30}, ["warning", "error"]),
+    (3, {}, {"level": "DEBUG"}, ["warning", "error"]),
+    (3, {}, {"rank_zero_only": False}, ["info", "warning", "error"]),
+    (3, {}, {"rank": 0}, ["info", "warning", "error"]),
+    (0, {}, {"rank": 2}, ["warning", "error"]),
+    *((3, {name: "1"}, {}, ["info", "warning", "error"]) for name in ALL_RANKS),
+    (3, {ALL_RANKS[0]: "0"}, {}, ["warning", "error"]),
+]
+
+
+def test_who_speaks_from_which_level_on(subtests, monkeypatch, capsys):
+    for number, (rank, settings, keywords, expected) in enumerate(SPEAKERS):
+        with subtests.test(rank=rank, settings=settings, keywords=keywords), monkeypatch.context() as patch:
+            be(patch, rank)
+            for name, value in settings.items():
+                patch.setenv(name, value)
+            speak(ezpz.get_logger(f"case {number}", **keywords))
+            assert heard(capsys) == expected
 
 
 def test_other_ranks_say_which_they_are(monkeypatch, capsys):
@@ -209,12 +211,9 @@ def test_a_tracebacks_lines_follow(capsys):
 SPEAK = [sys.executable, "-c", "import ezpz; ezpz.get_logger().warning('hello')"]
 
 
-@pytest.mark.parametrize(
-    ("variables", "colored"),
-    [({"TERM": "xterm-256color"}, False), ({"FORCE_COLOR": "1"}, True), ({"NO_COLOR": "1"}, False)],
-)
-def test_a_pipe_gets_escapes_only_when_forced(run_cli, clean_env, variables, colored):
-    assert ("\x1b" in run_cli(SPEAK, {**clean_env, **variables}).stdout) is colored
+def test_a_pipe_gets_escapes_only_when_forced(run_cli, clean_env):
+    for name, value in (("TERM", "xterm-256color"), ("FORCE_COLOR", "1"), ("NO_COLOR", "1")):
+        assert ("\x1b" in run_cli(SPEAK, {**clean_env, name: value}).stdout) == (name == "FORCE_COLOR")
 
 
 RANK_OF_OPEN_MPI = {
@@ -225,15 +224,15 @@ RANK_OF_OPEN_MPI = {
 }  # its ranks have terminals of their own, also where mpiexec writes to a file
 
 
-@pytest.mark.parametrize(("variables", "colored"), [({}, True), ({"NO_COLOR": "1"}, False), (RANK_OF_OPEN_MPI, False)])
-def test_a_terminal_gets_colour_unless_forbidden(clean_env, variables, colored):
-    main, terminal = pty.openpty()
-    subprocess.run(SPEAK, env={**clean_env, **variables}, stdout=terminal, stderr=terminal, check=True, timeout=60)
-    text = os.read(main, 4096).decode()
-    os.close(terminal)
-    os.close(main)
-    assert ("\x1b[" in text) is colored
-    assert LINE.fullmatch(re.sub(r"\x1b\[[\d;]*m", "", text).strip())
+def test_a_terminal_gets_colour_unless_forbidden(clean_env):
+    for variables in ({}, {"NO_COLOR": "1"}, RANK_OF_OPEN_MPI):
+        main, terminal = pty.openpty()
+        subprocess.run(SPEAK, env={**clean_env, **variables}, stdout=terminal, stderr=terminal, check=True, timeout=60)
+        text = os.read(main, 4096).decode()
+        os.close(terminal)
+        os.close(main)
+        assert ("\x1b[" in text) == (not variables)
+        assert LINE.fullmatch(re.sub(r"\x1b\[[\d;]*m", "", text).strip())
 
 
 def test_values_of_others_are_visible_in_lines_of_ezpz_and_the_programs_own_lines_pass(capsys):
@@ -357,18 +356,35 @@ class Stream:
         pass
 
 
-def test_later_lines_are_written_by_a_thread_as_of_when_they_were_said(monkeypatch, capsys):
-    logger = ezpz.get_logger("later")
-    with log.LaterLines(logger) as lines:
-        monkeypatch.setattr(log, "time", lambda: 1763000000.25)
+class StuckStream(Stream):
+    """Whoever writes to it waits."""
+
+    def __init__(self):
+        super().__init__()
+        self.stuck, self.go_on = threading.Event(), threading.Event()
+
+    def write(self, text):
+        self.stuck.set()
+        assert self.go_on.wait(60)
+        super().write(text)
+
+
+def writers():
+    """Return the threads that write lines later."""
+    return [thread for thread in threading.enumerate() if thread.name == "ezpz-lines"]
+
+
+def test_later_lines_are_written_by_a_thread(monkeypatch):
+    with log.LaterLines(ezpz.get_logger("later")) as lines:
         lines.put(lambda: "one")
         monkeypatch.setattr(sys, "stdout", stream := Stream())
         lines.put(lambda: "two")
-        wait_until(lambda: stream.lines == ["one", "two"], 5, "the lines", every=0.005)
+        wait_until(lambda: stream.lines[-1:] == ["two"], 60, "the lines", every=0.005)
         assert stream.threads == {"ezpz-lines"}
-        monkeypatch.undo()
-        log._who = None
-    records = []
+
+
+def test_a_later_line_has_the_time_and_the_file_of_who_said_it(monkeypatch, capsys):
+    records, logger = [], ezpz.get_logger("later")
     logger.addFilter(lambda record: records.append(record) or True)
     with log.LaterLines(logger) as lines:
         monkeypatch.setattr(log, "time", lambda: 1763000000.25)
@@ -395,7 +411,7 @@ def test_a_rank_that_does_not_speak_formats_nothing(monkeypatch, capsys):
     be(monkeypatch, 1)
     with log.LaterLines(ezpz.get_logger("later")) as lines:
         lines.put(lambda: 1 / 0)
-    assert lines._thread is None
+        assert writers() == []
     assert heard(capsys) == []
 
 
@@ -404,30 +420,24 @@ def test_a_thread_that_breaks_loses_no_later_line(capsys, monkeypatch):
     monkeypatch.setattr(log.LaterLines, "_run", lambda self: 1 / 0)
     with log.LaterLines(ezpz.get_logger("later")) as lines:
         lines.put(lambda: "one")
-        lines._thread.join(5)
+        wait_until(lambda: writers() == [], 60, "the end of the thread")
         lines.put(lambda: "two")
         assert heard(capsys) == ["one", "two"]
 
 
-def test_a_stream_that_is_stuck_delays_nobody_who_asks_for_that(monkeypatch, capsys):
+def test_a_stream_that_is_stuck_delays_nobody_who_asks_for_that(monkeypatch):
     monkeypatch.setattr(log, "_EVERY", 60.0)
     with log.LaterLines(ezpz.get_logger("later")) as lines:
         lines.put(lambda: "one")
-        holding, done = threading.Event(), threading.Event()
-
-        def hold():
-            with lines._console.lock:
-                holding.set()
-                done.wait(10)
-
-        thread = threading.Thread(target=hold)
+        monkeypatch.setattr(sys, "stdout", stream := StuckStream())
+        thread = threading.Thread(target=ezpz.get_logger("later").warning, args=("stuck",))
         thread.start()
-        holding.wait(5)
+        assert stream.stuck.wait(60)
         log.write_later_lines(0.01)
-        assert heard(capsys) == []
-        done.set()
-        thread.join(5)
-    assert heard(capsys) == ["one"]
+        assert stream.lines == []
+        stream.go_on.set()
+        thread.join(60)
+    assert stream.lines == ["one", "stuck"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
