@@ -12,6 +12,7 @@ from ezpz.cluster.job_state import JobState, Reply
 from ezpz.cluster.jobs import ask, call, cancel
 from ezpz.cluster.questions import Questions
 from ezpz.errors import MachineError
+from lab.process import wait_until
 
 # Recorded of Slurm 22.05.8: the lines that are read.
 SCONTROL = """\
@@ -180,7 +181,7 @@ def test_a_scheduler_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
     began = time.monotonic()
     [problem] = set(cancel("slurm", ["12", "13"], seconds=1.0).values())
     assert problem.startswith("no answer of scancel within ")
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 60
     assert (tmp_path / "asked").read_text() == "scancel\n"
 
 
@@ -219,12 +220,7 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, monkeypat
     reply = call(["scontrol", "show", "job", "12"], limit=1.0)
     assert reply == Reply(None, "", "no answer of scontrol within 1 s")
     pid = int((tmp_path / "pid").read_text())
-    for _ in range(100):
-        if not proc.start_time(pid):
-            break
-        time.sleep(0.1)
-    else:
-        pytest.fail("what the command started lives on")
+    wait_until(lambda: not proc.start_time(pid), 60, "the end of what the command started")
 
 
 def test_absent_commands_are_said(monkeypatch):
@@ -248,11 +244,8 @@ def test_a_real_slurm_tells_the_end_of_jobs(slurm, tmp_path):
         return slurm.run([*line, *map(str, words)]).stdout.strip()
 
     def until(job, state):
-        end = time.monotonic() + 60
-        while (found := ask("slurm", job, run)).state != state:
-            assert time.monotonic() < end, found
-            time.sleep(0.2)
-        return found
+        wait_until(lambda: ask("slurm", job, run).state == state, 60, f"job {job} to be {state}", every=0.2)
+        return ask("slurm", job, run)
 
     failing, waiting = submit("-wn01", script, 0), submit("-wn02", script)
     held = submit(f"-dafterany:{waiting}", script)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -325,26 +326,29 @@ def test_a_bad_table_is_one_line_that_names_file_and_key(subtests):
 def test_the_packaged_table_is_read_once_and_nothing_at_import(tmp_path):
     code = """
 import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
 from ezpz.cluster import site
-assert "tomllib" not in sys.modules and "tomli" not in sys.modules and not site._packaged
+assert "tomllib" not in sys.modules and "tomli" not in sys.modules
+assert not [path for path in opened if path.endswith(".toml")]
 first = site.load({}, lambda _: None)
-import builtins
-def refuse(*args, **keys): raise AssertionError(args)
-builtins.open = refuse
+opened.clear()
 assert site.load({}, lambda _: None).keys() == first.keys()
+assert not opened, opened
 """
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
 
 
 def test_what_was_parsed_once_is_kept_and_is_the_same(tmp_path, monkeypatch):
-    environ = {"XDG_CACHE_HOME": str(tmp_path)}
-
     def tables():
-        monkeypatch.setattr(site_module, "_packaged", {})
-        load(environ, lambda _: None)
-        return site_module._packaged
+        """What another process finds, whose copy of the module has read nothing."""
+        spec = spec_from_file_location("ezpz.cluster.site", site_module.__file__)
+        fresh = module_from_spec(spec)
+        spec.loader.exec_module(fresh)
+        return [repr(site) for site in fresh.load({"XDG_CACHE_HOME": str(tmp_path)}, nothing).values()]
 
     first = tables()
+    assert "perlmutter" in str(first)
     with monkeypatch.context() as patch:
         patch.setattr("ezpz.cluster.site_table.parse", lambda *_: pytest.fail("parsed again"))
         assert tables() == first

@@ -262,8 +262,8 @@ def test_no_sites_are_functions_that_find_nothing(shell):
 
 @pytest.mark.slow
 def test_shellcheck_finds_nothing(tmp_path):
-    if not shutil.which("shellcheck"):
-        pytest.skip("no shellcheck on PATH; `make check` needs it as well")
+    if not shutil.which("shellcheck"):  # `make check` needs it as well
+        pytest.skip("no shellcheck on PATH")
     for user in (False, True):
         (tmp_path / "sites.sh").write_text(block(SITES.values(), user=user))
         command = ["shellcheck", "--shell=bash", "sites.sh"]
