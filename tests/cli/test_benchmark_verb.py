@@ -147,21 +147,22 @@ def test_epochs_become_steps_and_what_they_cannot_tell_stays_open(folder):
     assert (figures["step_median"], figures["sps"]) == (pytest.approx(0.021), 8.0)
 
 
-@pytest.mark.parametrize(
-    ("metrics", "facts"),
-    [
-        ({}, {}),
-        ({"loss": [1.0, 2.0]}, {"config": None, "ranks": [], "timeline": 3}),
-        ({"dt": [float("nan"), "NaN", None]}, {"config": {"warmup": "x"}}),
-        ({"epoch": [1], "dt": [0.0]}, {"config": {"epoch_steps": 0, "steps": 3, "epochs": 2}}),
-        ({"dt": [0.5]}, {"config": {"warmup": 7}}),
-    ],
-)
-def test_what_a_run_lacks_is_an_empty_cell(metrics, facts, tmp_path):
-    figures, _ = read_figures(write_run(tmp_path / "run", metrics, **facts))
-    assert set(figures) == {*NOTHING, "parts"}
-    entry = {"trainer": "x", "preset": "debug", "state": "finished", "seconds": None, **figures}
-    assert render([entry]).splitlines()[-1].startswith("x       debug")
+LACKING = [
+    ({}, {}),
+    ({"loss": [1.0, 2.0]}, {"config": None, "ranks": [], "timeline": 3}),
+    ({"dt": [float("nan"), "NaN", None]}, {"config": {"warmup": "x"}}),
+    ({"epoch": [1], "dt": [0.0]}, {"config": {"epoch_steps": 0, "steps": 3, "epochs": 2}}),
+    ({"dt": [0.5]}, {"config": {"warmup": 7}}),
+]
+
+
+def test_what_a_run_lacks_is_an_empty_cell(tmp_path, subtests):
+    for metrics, more in LACKING:
+        with subtests.test(str(metrics)):
+            figures, _ = read_figures(write_run(tmp_path / f"run-{len(list(tmp_path.iterdir()))}", metrics, **more))
+            assert set(figures) == {*NOTHING, "parts"}
+            entry = {"trainer": "x", "preset": "debug", "state": "finished", "seconds": None, **figures}
+            assert render([entry]).splitlines()[-1].startswith("x       debug")
 
 
 def test_a_run_that_left_only_its_facts_or_nothing_is_no_traceback(tmp_path):
@@ -194,24 +195,25 @@ def test_the_table_fits_a_terminal_of_80_columns(folder):
     assert "\x1b[31m" in render(entries(folder), color=True)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0.000"),
-        (0.0314, "0.031"),
-        (0.5, "0.50"),
-        (9.999, "10.0"),
-        (28.66, "28.7"),
-        (999.4, "999"),
-        (999.6, "1.00k"),
-        (33599744, "33.6M"),
-        (8030261248, "8.03B"),
-        (12345, "12.3k"),
-        (250000000000000.0, "250T"),
-    ],
-)
-def test_numbers_take_five_characters(value, text):
-    assert short(value) == text
+SHORT = [
+    (0.0, "0.000"),
+    (0.0314, "0.031"),
+    (0.5, "0.50"),
+    (9.999, "10.0"),
+    (28.66, "28.7"),
+    (999.4, "999"),
+    (999.6, "1.00k"),
+    (33599744, "33.6M"),
+    (8030261248, "8.03B"),
+    (12345, "12.3k"),
+    (250000000000000.0, "250T"),
+]
+
+
+def test_numbers_take_five_characters(subtests):
+    for value, text in SHORT:
+        with subtests.test(str(value)):
+            assert short(value) == text
 
 
 def test_markdown_holds_the_table_the_machine_and_the_lines(folder):
@@ -244,36 +246,37 @@ def test_the_page_opens_without_errors_scripts_or_requests(folder, browser):
     assert browser.complaints == []
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+REFUSED = [
+    (
+        ["--run", "fspd"],
         (
-            ["--run", "fspd"],
-            (
-                "no trainer 'fspd' (from --run); expected some of test_dist, fsdp, fsdp_tp, vit, llm, gpt. "
-                "Did you mean fsdp?"
-            ),
+            "no trainer 'fspd' (from --run); expected some of test_dist, fsdp, fsdp_tp, vit, llm, gpt. "
+            "Did you mean fsdp?"
         ),
-        (["--run", "vit,vit"], "vit is named twice in --run vit,vit"),
-        (["--run", ","], "--run ',' names no trainer"),
-        (
-            ["--run", "vit", "--preset", "debgu"],
-            "vit has no preset 'debgu' (from --preset); expected one of debug, tiny, small",
-        ),
-        (["vit"], "unexpected word 'vit' (from the command line); expected options. Try `--run vit`."),
-        (["--nn", "3"], "unknown option --nn"),
-        (["--ppn", "3", "-n", "7"], "cannot place 7 ranks (from -n)"),
-        (["--max-iters", "0"], "'0' is not a whole number of at least 1"),
-        (["--log-dir", "x"], "--log-dir would be written by one trainer after another"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_run_is_one_line_before_anything_runs(words, said, capsys, tmp_path, monkeypatch):
+    ),
+    (["--run", "vit,vit"], "vit is named twice in --run vit,vit"),
+    (["--run", ","], "--run ',' names no trainer"),
+    (
+        ["--run", "vit", "--preset", "debgu"],
+        "vit has no preset 'debgu' (from --preset); expected one of debug, tiny, small",
+    ),
+    (["vit"], "unexpected word 'vit' (from the command line); expected options. Try `--run vit`."),
+    (["--nn", "3"], "unknown option --nn"),
+    (["--ppn", "3", "-n", "7"], "cannot place 7 ranks (from -n)"),
+    (["--max-iters", "0"], "'0' is not a whole number of at least 1"),
+    (["--log-dir", "x"], "--log-dir would be written by one trainer after another"),
+]
+
+
+def test_what_cannot_be_run_is_one_line_before_anything_runs(capsys, tmp_path, monkeypatch, subtests):
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    told = capsys.readouterr()
-    assert said in told.err
-    assert (told.out, told.err.count("\n")) == ("", 1)
-    assert list(tmp_path.iterdir()) == []
+    for words, said in REFUSED:
+        with subtests.test(str(words)):
+            assert main(words) == 2
+            told = capsys.readouterr()
+            assert said in told.err
+            assert (told.out, told.err.count("\n")) == ("", 1)
+            assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_holds_something_is_refused(tmp_path, capsys):

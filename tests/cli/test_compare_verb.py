@@ -98,14 +98,18 @@ def test_several_runs_are_each_compared_with_the_first_and_the_worst_counts(two,
     assert "B against A: not comparable: global batch size 4 in A and 8 in B" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["nowhere", "nowhere"], ["."], [".", "."], ["A", "A", "--metric", "nonsense"]])
-def test_what_cannot_be_compared_is_one_line_and_2(words, two, tmp_path, monkeypatch, capsys):
+REFUSED = [["nowhere", "nowhere"], ["."], [".", "."], ["A", "A", "--metric", "nonsense"]]
+
+
+def test_what_cannot_be_compared_is_one_line_and_2(two, tmp_path, monkeypatch, capsys, subtests):
     monkeypatch.chdir(tmp_path)
-    assert main([two[0] if word == "A" else word for word in words]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1
-    assert told.err.startswith("ezpz: ")
+    for words in REFUSED:
+        with subtests.test(str(words)):
+            assert main([two[0] if word == "A" else word for word in words]) == 2
+            told = capsys.readouterr()
+            assert told.out == ""
+            assert told.err.count("\n") == 1
+            assert told.err.startswith("ezpz: ")
 
 
 def test_a_journal_of_a_later_version_is_2_too(make_run, capsys, tmp_path):

@@ -115,22 +115,23 @@ def test_a_bundle_holds_what_a_ticket_needs_and_no_secret(run_cli, environ, tmp_
     assert (again.returncode, "is there already" in again.stderr) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--hosts", "n01", "--job"], "--hosts and --job are both given"),
-        (["--hosts", "n[1"], "n[1"),
-        (["--hosts", "n01,n01"], "ezpz: n01 is named twice"),
-        (["--hosts="], "--hosts is empty (from the command line)"),
-        (["--bundle="], "--bundle is empty (from the command line)"),
-        (["--outdir="], "--outdir is empty (from the command line)"),
-        (["--job"], "--job (from the command line): this shell is in no job"),
-        (["--bundle", "no/folder/x.zip"], "cannot write no/folder/x.zip (from --bundle)"),
-    ],
-)
-def test_what_cannot_be_done_is_one_error(words, said, run_cli, environ):
-    done = run_cli([*DOCTOR, *words], environ)
-    assert done.returncode == 2, done.stderr
-    assert said in done.stderr
-    assert done.stderr.count("ezpz: ") == 1
-    assert "Traceback" not in done.stderr
+REFUSED = [
+    (["--hosts", "n01", "--job"], "--hosts and --job are both given"),
+    (["--hosts", "n[1"], "n[1"),
+    (["--hosts", "n01,n01"], "ezpz: n01 is named twice"),
+    (["--hosts="], "--hosts is empty (from the command line)"),
+    (["--bundle="], "--bundle is empty (from the command line)"),
+    (["--outdir="], "--outdir is empty (from the command line)"),
+    (["--job"], "--job (from the command line): this shell is in no job"),
+    (["--bundle", "no/folder/x.zip"], "cannot write no/folder/x.zip (from --bundle)"),
+]
+
+
+def test_what_cannot_be_done_is_one_error(in_process, environ, subtests):
+    for words, said in REFUSED:
+        with subtests.test(str(words)):
+            done = in_process(["doctor", *words], environ)
+            assert done.returncode == 2, done.stderr
+            assert said in done.stderr
+            assert done.stderr.count("ezpz: ") == 1
+            assert "Traceback" not in done.stderr

@@ -62,13 +62,15 @@ def test_requests_are_taken_once_and_answered_for_their_user_alone(tmp_path, ask
     assert json.loads((tmp_path / FOLDER / "b.answer").read_text()) == {"taken": "end"}
 
 
-@pytest.mark.parametrize(
-    "text", ["end 9999 login1\n", "run 5f3a login1\n", "end\n", "", "end 5f3a a b\n", "\x00\xff", "x" * 10_000]
-)
-def test_what_is_no_request_to_this_launch_does_nothing_and_is_taken_away(text, tmp_path, asked):
-    path = asked(text)
-    assert Requests(str(tmp_path), "5f3a").take() == []
-    assert not path.exists()
+NO_REQUESTS = ["end 9999 login1\n", "run 5f3a login1\n", "end\n", "", "end 5f3a a b\n", "\x00\xff", "x" * 10_000]
+
+
+def test_what_is_no_request_to_this_launch_does_nothing_and_is_taken_away(tmp_path, asked, subtests):
+    for text in NO_REQUESTS:
+        with subtests.test(str(text)):
+            path = asked(text)
+            assert Requests(str(tmp_path), "5f3a").take() == []
+            assert not path.exists()
 
 
 def test_a_file_that_others_may_write_is_no_request(tmp_path, asked):
@@ -125,20 +127,21 @@ LAUNCHES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("word", "launch"),
-    [
-        ("12", "5f3a90c2"),
-        ("12.head", "5f3a90c2"),
-        ("5f3a", "5f3a90c2"),
-        ("8888", "88888888"),
-        ("1", None),
-        ("9999", None),
-    ],
-)
-def test_a_launch_is_named_by_its_job_or_the_beginning_of_its_id(word, launch):
-    found = launch_named(LAUNCHES, word)
-    assert (found and found["launch_id"]) == launch
+MEANT = [
+    ("12", "5f3a90c2"),
+    ("12.head", "5f3a90c2"),
+    ("5f3a", "5f3a90c2"),
+    ("8888", "88888888"),
+    ("1", None),
+    ("9999", None),
+]
+
+
+def test_a_launch_is_named_by_its_job_or_the_beginning_of_its_id(subtests):
+    for word, launch in MEANT:
+        with subtests.test(str(word)):
+            found = launch_named(LAUNCHES, word)
+            assert (found and found["launch_id"]) == launch
 
 
 def test_several_launches_of_a_job_are_told_apart_by_their_ids():

@@ -169,20 +169,21 @@ def test_the_table_fits_80_columns_and_says_what_it_counts(tmp_path, capsys, mon
     assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--goodput", "nowhere"], "no folder "),
-        (["--goodput", "--state", "failed"], "--state failed chooses from a list"),
-        (["a", "b"], "2 folders (from the command line)"),
-    ],
-)
-def test_wrong_words_are_one_line(words, message, tmp_path, capsys, monkeypatch):
+WRONG = [
+    (["--goodput", "nowhere"], "no folder "),
+    (["--goodput", "--state", "failed"], "--state failed chooses from a list"),
+    (["a", "b"], "2 folders (from the command line)"),
+]
+
+
+def test_wrong_words_are_one_line(tmp_path, capsys, monkeypatch, subtests):
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    for words, message in WRONG:
+        with subtests.test(str(words)):
+            assert main(words) == 2
+            error = capsys.readouterr().err
+            assert message in error
+            assert error.count("\n") == 1
 
 
 def test_100_000_rows_take_little_time(tmp_path, clean_env):

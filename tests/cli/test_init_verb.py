@@ -46,20 +46,24 @@ def checked(path):
     return text
 
 
-@pytest.mark.parametrize("name", sorted([*NAMES, *SITES]))
-def test_every_site_has_a_whole_job_script(name, bare, capsys):
-    assert main([name]) == 0
-    known = SITES.get(name)
-    kind = known.scheduler if known else name
-    text = checked(bare / NAMES[kind])
-    said = capsys.readouterr().out
-    assert f"{NAMES[kind]}: written for {name if known else ''}" in said
-    options = [line.removeprefix(MARKS[kind]) for line in text.splitlines() if line.startswith(MARKS[kind])]
-    names = [option.partition("=")[0] for option in options if option.startswith("--")]
-    assert len(names) == len(set(names))  # nothing is asked for twice
-    assert set(known.job if known else ()) <= set(options)
-    assert (bare / "train.py").read_text().count("import ezpz\n") == 1
-    assert os.access(bare / NAMES[kind], os.X_OK) == (kind == "laptop")
+def test_every_site_has_a_whole_job_script(bare, capsys, monkeypatch, subtests):
+    for name in sorted({*NAMES, *SITES}):
+        folder = bare / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        with subtests.test(name):
+            assert main([name]) == 0
+            known = SITES.get(name)
+            kind = known.scheduler if known else name
+            text = checked(folder / NAMES[kind])
+            said = capsys.readouterr().out
+            assert f"{NAMES[kind]}: written for {name if known else ''}" in said
+            options = [line.removeprefix(MARKS[kind]) for line in text.splitlines() if line.startswith(MARKS[kind])]
+            names = [option.partition("=")[0] for option in options if option.startswith("--")]
+            assert len(names) == len(set(names))  # nothing is asked for twice
+            assert set(known.job if known else ()) <= set(options)
+            assert (folder / "train.py").read_text().count("import ezpz\n") == 1
+            assert os.access(folder / NAMES[kind], os.X_OK) == (kind == "laptop")
 
 
 def test_nothing_is_replaced(bare, capsys):

@@ -9,8 +9,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from cli.test_submit import COMMAND, check_shell, fake, place, programs
 from ezpz.cli.submit import main
 from ezpz.cluster import probe
@@ -201,21 +199,22 @@ def written(name, capsys):
     return text, re.findall(r"(?m)^#(?:PBS|SBATCH) (.*)$", text)
 
 
-@pytest.mark.parametrize("name", BESIDE)
-def test_a_job_asks_for_what_its_sites_example_asks_for(name, place, capsys):
-    beside, example = BESIDE[name], json.loads((DATA / f"{name}.json").read_text())
-    text, asked = written(name, capsys)
-    check_shell(text, place)
-    kind = scheduler("pbs" if "#PBS" in text else "slurm").job_script
-    same = {read_option(line, kind).line() for line in asked}
-    documented = {line: read_option(line, kind).line() for line in example["asks"]}
-    assert {line for line in example["asks"] if documented[line] not in same} == {*beside.theirs}
-    assert {line for line in asked if read_option(line, kind).line() not in documented.values()} - {
-        *beside.ours
-    } <= filled_in(beside, documented, asked, kind)
-    assert {*beside.ours} <= {*asked}
-    assert all(beside.ours.values())
-    assert all(beside.theirs.values())
+def test_a_job_asks_for_what_its_sites_example_asks_for(place, capsys, subtests):
+    for name, beside in BESIDE.items():
+        with subtests.test(str(name)):
+            example = json.loads((DATA / f"{name}.json").read_text())
+            text, asked = written(name, capsys)
+            check_shell(text, place)
+            kind = scheduler("pbs" if "#PBS" in text else "slurm").job_script
+            same = {read_option(line, kind).line() for line in asked}
+            documented = {line: read_option(line, kind).line() for line in example["asks"]}
+            assert {line for line in example["asks"] if documented[line] not in same} == {*beside.theirs}
+            assert {line for line in asked if read_option(line, kind).line() not in documented.values()} - {
+                *beside.ours
+            } <= filled_in(beside, documented, asked, kind)
+            assert {*beside.ours} <= {*asked}
+            assert all(beside.ours.values())
+            assert all(beside.theirs.values())
 
 
 def filled_in(beside, documented, asked, kind):
@@ -224,24 +223,25 @@ def filled_in(beside, documented, asked, kind):
     return {line for line in asked if read_option(line, kind).name in names}
 
 
-@pytest.mark.parametrize("name", BESIDE)
-def test_a_job_does_what_its_sites_example_does(name, place, capsys):
-    beside, example = BESIDE[name], json.loads((DATA / f"{name}.json").read_text())
-    text, _ = written(name, capsys)
-    body = [line for line in text.splitlines() if line and not line.startswith("#")]
-    assert list(beside.steps) == example["does"]
-    site = load({}, probe.read).get(name)
-    for step, here in beside.steps.items():
-        if isinstance(here, Ours):
-            assert any(line.startswith(here.start) for line in body), (step, here)
-        elif isinstance(here, Table):
-            value = getattr(site, here.key)
-            words = json.dumps(dict(value)) if hasattr(value, "items") else json.dumps(value)
-            assert all(part in words for part in here.value.split()), (step, words)
-        else:
-            assert here, step
-    explained = tuple(OWN)
-    assert not [line for line in body if not line.startswith(explained)]
+def test_a_job_does_what_its_sites_example_does(place, capsys, subtests):
+    for name, beside in BESIDE.items():
+        with subtests.test(str(name)):
+            example = json.loads((DATA / f"{name}.json").read_text())
+            text, _ = written(name, capsys)
+            body = [line for line in text.splitlines() if line and not line.startswith("#")]
+            assert list(beside.steps) == example["does"]
+            site = load({}, probe.read).get(name)
+            for step, here in beside.steps.items():
+                if isinstance(here, Ours):
+                    assert any(line.startswith(here.start) for line in body), (step, here)
+                elif isinstance(here, Table):
+                    value = getattr(site, here.key)
+                    words = json.dumps(dict(value)) if hasattr(value, "items") else json.dumps(value)
+                    assert all(part in words for part in here.value.split()), (step, words)
+                else:
+                    assert here, step
+            explained = tuple(OWN)
+            assert not [line for line in body if not line.startswith(explained)]
 
 
 def test_every_line_of_the_samples_is_explained_and_every_explanation_is_of_some_line(place, capsys):

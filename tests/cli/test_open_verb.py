@@ -20,19 +20,20 @@ def _no_display(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "platform", "linux")
 
 
-@pytest.mark.parametrize(
-    ("environ", "platform", "shown"),
-    [
-        ({}, "linux", False),
-        ({"DISPLAY": ":0"}, "linux", True),
-        ({"WAYLAND_DISPLAY": "wayland-0"}, "linux", True),
-        ({"BROWSER": "code"}, "linux", True),
-        ({}, "darwin", True),
-        ({"SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}, "darwin", False),
-    ],
-)
-def test_a_browser_needs_a_display_or_the_word_of_the_user(environ, platform, shown):
-    assert has_browser(environ, platform) is shown
+DISPLAYS = [
+    ({}, "linux", False),
+    ({"DISPLAY": ":0"}, "linux", True),
+    ({"WAYLAND_DISPLAY": "wayland-0"}, "linux", True),
+    ({"BROWSER": "code"}, "linux", True),
+    ({}, "darwin", True),
+    ({"SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}, "darwin", False),
+]
+
+
+def test_a_browser_needs_a_display_or_the_word_of_the_user(subtests):
+    for environ, platform, shown in DISPLAYS:
+        with subtests.test(str(environ)):
+            assert has_browser(environ, platform) is shown
 
 
 def test_without_a_display_the_path_alone_is_printed(tmp_path, capsys, monkeypatch):
@@ -99,25 +100,26 @@ def test_where_the_run_cannot_be_written_the_page_lies_elsewhere(tmp_path, capsy
     assert "<title>train</title>" in page.read_text()
 
 
-@pytest.mark.parametrize(
-    ("word", "told"),
-    [
-        ("note.html", "note.html is a file of no run (from the command line)"),
-        ("outputs/note.html", "note.html is a file of no run (from the command line)"),
-        ("nowhere", "no folder"),
-        ("empty", "no run in empty (from the command line)"),
-    ],
-)
-def test_what_is_no_run_is_one_line_and_no_other_run_is_taken(word, told, tmp_path, capsys):
+NO_RUNS = [
+    ("note.html", "note.html is a file of no run (from the command line)"),
+    ("outputs/note.html", "note.html is a file of no run (from the command line)"),
+    ("nowhere", "no folder"),
+    ("empty", "no run in empty (from the command line)"),
+]
+
+
+def test_what_is_no_run_is_one_line_and_no_other_run_is_taken(tmp_path, capsys, subtests):
     write_run(tmp_path / "outputs" / "train" / "one", {"loss": [2.0, 1.0]})
     (tmp_path / "empty").mkdir()
     for place in ("note.html", "outputs/note.html"):
         (tmp_path / place).write_text("a page of somebody's")
-    assert main([word]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert told in err
-    assert "`ezpz runs` lists them" in err
+    for word, told in NO_RUNS:
+        with subtests.test(str(word)):
+            assert main([word]) == 2
+            out, err = capsys.readouterr()
+            assert (out, err.count("\n")) == ("", 1)
+            assert told in err
+            assert "`ezpz runs` lists them" in err
 
 
 def test_no_run_at_all_is_one_line(tmp_path, capsys):

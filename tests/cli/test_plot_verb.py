@@ -73,14 +73,20 @@ def test_a_run_is_told_in_a_line_and_its_metrics_follow_losses_first(plot, run):
     assert "1 point above, max 0.3 at step 0" in lines
 
 
-@pytest.mark.parametrize("width", [20, 80, 120, 200])
-def test_nothing_is_wider_than_asked_for_and_all_is_there(plot, run, width):
-    _, lines, _ = plot(run, "--width", width)
-    assert max(map(len, lines)) <= width
-    assert sum(line.count("└") for line in lines) == 4
-    assert titles(lines) == ["train/loss", "val/loss", "dt", "lr"]
-    assert len(next(line for line in lines if "┌" in line).split("┌")) - 1 == 1 + (width >= 120) + (width >= 180)
-    assert "1 NaN, first at step 41" in " ".join(line.strip() for line in lines).replace("  ", " ")
+WIDTHS = [20, 80, 120, 200]
+
+
+def test_nothing_is_wider_than_asked_for_and_all_is_there(plot, run, subtests):
+    for width in WIDTHS:
+        with subtests.test(str(width)):
+            _, lines, _ = plot(run, "--width", width)
+            assert max(map(len, lines)) <= width
+            assert sum(line.count("└") for line in lines) == 4
+            assert titles(lines) == ["train/loss", "val/loss", "dt", "lr"]
+            assert len(next(line for line in lines if "┌" in line).split("┌")) - 1 == 1 + (width >= 120) + (
+                width >= 180
+            )
+            assert "1 NaN, first at step 41" in " ".join(line.strip() for line in lines).replace("  ", " ")
 
 
 def test_columns_decides_the_width_and_the_option_stands_above_it(plot, run, monkeypatch):
@@ -94,18 +100,19 @@ def test_height_is_that_of_the_plot_without_its_captions(plot, run):
     assert len(plot(run, "dt", "--height", 12)[1]) == 1 + 12 + 1
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["train/loss"], ["train/loss"]),
-        (["loss"], ["train/loss", "val/loss"]),
-        (["dt", "*/loss"], ["dt", "train/loss", "val/loss"]),
-        (["-k", "dt", "lr"], ["lr", "dt"]),
-        (["epoch"], ["epoch"]),
-    ],
-)
-def test_metrics_are_named_by_name_last_part_or_pattern(plot, run, words, expected):
-    assert titles(plot(run, *words)[1]) == expected
+NAMED = [
+    (["train/loss"], ["train/loss"]),
+    (["loss"], ["train/loss", "val/loss"]),
+    (["dt", "*/loss"], ["dt", "train/loss", "val/loss"]),
+    (["-k", "dt", "lr"], ["lr", "dt"]),
+    (["epoch"], ["epoch"]),
+]
+
+
+def test_metrics_are_named_by_name_last_part_or_pattern(plot, run, subtests):
+    for words, expected in NAMED:
+        with subtests.test(str(words)):
+            assert titles(plot(run, *words)[1]) == expected
 
 
 def test_named_metrics_can_share_a_plot_with_a_legend(plot, run):
@@ -199,17 +206,17 @@ def test_ranks_are_drawn_from_their_windows(plot, run):
     assert plot(run, "--ranks", "loss")[0] == 2
 
 
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [([], "no number has been recorded"), ([nan, nan], "nothing finite"), ([1e308, -1e308], "┤"), ([5.0], "┤")],
-    ids=["empty", "all nan", "huge", "one"],
-)
-def test_any_values_can_be_drawn(plot, tmp_path, values, text):
-    run = write_run(tmp_path / "x", {"loss": values})
-    for width in (20, 80, 200):
-        code, lines, err = plot(run, "--width", width)
-        assert (code, err) == (0, "")
-        assert text in "\n".join(lines)
+ANY = [([], "no number has been recorded"), ([nan, nan], "nothing finite"), ([1e308, -1e308], "┤"), ([5.0], "┤")]
+
+
+def test_any_values_can_be_drawn(plot, tmp_path, subtests):
+    for values, text in ANY:
+        with subtests.test(str(values)):
+            run = write_run(tmp_path / f"x-{len(values)}-{text}", {"loss": values})
+            for width in (20, 80, 200):
+                code, lines, err = plot(run, "--width", width)
+                assert (code, err) == (0, "")
+                assert text in "\n".join(lines)
 
 
 def fresh(*words, cwd, **environ):
@@ -302,26 +309,27 @@ def test_pictures_are_those_of_the_end_of_the_run(plot, tmp_path, capsys):
     assert len(list(history.paths["svgs"].iterdir())) == 11
 
 
+NO_PICTURES = [
+    (["--log"], "--log with --pictures"),
+    (["--last", "3"], "--last with --pictures"),
+    (["--overlay", "loss"], "--overlay with --pictures"),
+    (["--list"], "--list with --pictures"),
+    (["--width", "80"], "--width with --pictures"),
+    (["--height", "9"], "--height with --pictures"),
+    (["nix"], "'nix' is neither a folder nor a metric"),
+    (["--ranks", "dt"], "no 'dt' of all ranks"),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--log"], "--log with --pictures"),
-        (["--last", "3"], "--last with --pictures"),
-        (["--overlay", "loss"], "--overlay with --pictures"),
-        (["--list"], "--list with --pictures"),
-        (["--width", "80"], "--width with --pictures"),
-        (["--height", "9"], "--height with --pictures"),
-        (["nix"], "'nix' is neither a folder nor a metric"),
-        (["--ranks", "dt"], "no 'dt' of all ranks"),
-    ],
-)
-def test_pictures_with_what_they_cannot_show_are_refused(plot, run, options, words):
-    code, lines, err = plot(run, "--pictures", *options)
-    assert (code, lines) == (2, [])
-    assert words in err
-    assert err.count("\n") == 1
-    assert not (run / "plots").exists()
+def test_pictures_with_what_they_cannot_show_are_refused(plot, run, subtests):
+    for options, words in NO_PICTURES:
+        with subtests.test(str(options)):
+            code, lines, err = plot(run, "--pictures", *options)
+            assert (code, lines) == (2, [])
+            assert words in err
+            assert err.count("\n") == 1
+            assert not (run / "plots").exists()
 
 
 @pytest.mark.slow

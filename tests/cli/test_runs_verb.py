@@ -269,12 +269,13 @@ def test_nothing_heavy_is_loaded(make_run, tmp_path):
     assert done.stdout.endswith("[]\n")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-1, "0 s"), (42, "42 s"), (720, "12 min"), (11520, "3.2 h"), (72000, "20 h"), (432000, "5 d")],
-)
-def test_ages_have_one_unit(seconds, text):
-    assert age(seconds) == text
+AGES = [(-1, "0 s"), (42, "42 s"), (720, "12 min"), (11520, "3.2 h"), (72000, "20 h"), (432000, "5 d")]
+
+
+def test_ages_have_one_unit(subtests):
+    for seconds, text in AGES:
+        with subtests.test(str(seconds)):
+            assert age(seconds) == text
 
 
 def test_a_loss_that_is_recorded_now_and_then_is_found_behind_the_last_rows(tmp_path, capsys):

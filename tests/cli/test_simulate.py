@@ -24,28 +24,28 @@ def script(name, *args):
     return [sys.executable, SCRIPTS / f"{name}.py", *args]
 
 
-@pytest.mark.few(4)
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (["true"], "-n, the size of the world, is missing"),
-        (["-n", "4"], "the command is missing"),
-        (["-n", "4", "--"], "the command is missing"),
-        (["-n", "0", "true"], "'0' is not a whole number of at least 1"),
-        (["-n", "many", "true"], "'many' is not a whole number"),
-        (["-n", "4", "--ppn", "0", "true"], "'0' is not a whole number of at least 1"),
-        (["-n", "4", "--rank", "4", "true"], "no rank 4 in a world of 4"),
-        (["-n", "4", "--rank", "-1", "true"], "'-1' is not a whole number"),
-        (["-n", "4", "--memory", "40", "true"], "'40' is not an amount of memory; expected e.g. 40GB"),
-        (["-n", "4", "--memory", "much", "true"], "'much' is not an amount of memory"),
-        (["-n", "4", "--timeout", "soon", "true"], "'soon' is not a time"),
-        (["-n", "4", "--hosts", "2", "true"], "unknown option --hosts"),
-    ],
-)
-def test_a_mistyped_line_is_one_line_and_starts_nothing(run_cli, line, words):
-    done = run_cli([*SIMULATE, *line])
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
-    assert words in done.stderr
+MISTYPED = [
+    (["true"], "-n, the size of the world, is missing"),
+    (["-n", "4"], "the command is missing"),
+    (["-n", "4", "--"], "the command is missing"),
+    (["-n", "0", "true"], "'0' is not a whole number of at least 1"),
+    (["-n", "many", "true"], "'many' is not a whole number"),
+    (["-n", "4", "--ppn", "0", "true"], "'0' is not a whole number of at least 1"),
+    (["-n", "4", "--rank", "4", "true"], "no rank 4 in a world of 4"),
+    (["-n", "4", "--rank", "-1", "true"], "'-1' is not a whole number"),
+    (["-n", "4", "--memory", "40", "true"], "'40' is not an amount of memory; expected e.g. 40GB"),
+    (["-n", "4", "--memory", "much", "true"], "'much' is not an amount of memory"),
+    (["-n", "4", "--timeout", "soon", "true"], "'soon' is not a time"),
+    (["-n", "4", "--hosts", "2", "true"], "unknown option --hosts"),
+]
+
+
+def test_a_mistyped_line_is_one_line_and_starts_nothing(in_process, subtests):
+    for line, words in MISTYPED:
+        with subtests.test(str(line)):
+            done = in_process(["simulate", *line])
+            assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+            assert words in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -77,19 +77,20 @@ def test_the_last_rank_of_an_uneven_world_has_the_whole_contract_and_no_leftover
     assert not Path(told["EZPZ_SIMULATE_REPORT"]).parent.exists()
 
 
+ORIGINS = [
+    ({}, "8", "8 ranks per host assumed"),
+    ({"EZPZ_SITE": "aurora"}, "12", "site aurora"),
+    ({"TORCH_DEVICE": "cpu"}, "8", "assumed"),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("more", "count", "origin"),
-    [
-        ({}, "8", "8 ranks per host assumed"),
-        ({"EZPZ_SITE": "aurora"}, "12", "site aurora"),
-        ({"TORCH_DEVICE": "cpu"}, "8", "assumed"),
-    ],
-)
-def test_the_ranks_of_a_host_come_from_the_site_or_are_said_to_be_assumed(run_cli, clean_env, more, count, origin):
-    told, said = variables(run_cli, {**clean_env, **more}, "-n", "4096")
-    assert told["LOCAL_WORLD_SIZE"] == count
-    assert origin in said
+def test_the_ranks_of_a_host_come_from_the_site_or_are_said_to_be_assumed(run_cli, clean_env, subtests):
+    for more, count, origin in ORIGINS:
+        with subtests.test(str(more)):
+            told, said = variables(run_cli, {**clean_env, **more}, "-n", "4096")
+            assert told["LOCAL_WORLD_SIZE"] == count
+            assert origin in said
 
 
 @pytest.mark.slow
@@ -99,14 +100,16 @@ def test_a_world_smaller_than_a_host_is_one_host(run_cli, clean_env):
     assert "1 host x 4" in said
 
 
+ENDS = [("exit 3", 3), ("kill -9 $$", 137), ("kill -TERM $$", 143)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "code"), [("exit 3", 3), ("kill -9 $$", 137), ("kill -TERM $$", 143)], ids=["code", "kill", "term"]
-)
-def test_the_scripts_end_is_the_end(run_cli, command, code):
-    done = run_cli([*SIMULATE, "-n", "4", "--memory", "1GB", "sh", "-c", command])
-    assert (done.returncode, done.stdout) == (code, "")
-    assert f"the script ended with {code}" in done.stderr
+def test_the_scripts_end_is_the_end(run_cli, subtests):
+    for command, code in ENDS:
+        with subtests.test(str(command)):
+            done = run_cli([*SIMULATE, "-n", "4", "--memory", "1GB", "sh", "-c", command])
+            assert (done.returncode, done.stdout) == (code, "")
+            assert f"the script ended with {code}" in done.stderr
 
 
 @pytest.mark.slow
@@ -242,11 +245,13 @@ def test_the_accelerators_own_figure_counts_where_it_is_larger():
     assert verdict({**told, "before": 0, "allocator": None, "steps": 2}, world, None)["need"] == 30
 
 
-@pytest.mark.parametrize(
-    ("size", "shown"), [(0, "0"), (999, "999 B"), (1000, "1 KB"), (999_600, "1 MB"), (12_345_678_901, "12.3 GB")]
-)
-def test_sizes_are_shown_in_powers_of_a_thousand(size, shown):
-    assert amount(size) == shown
+SIZES = [(0, "0"), (999, "999 B"), (1000, "1 KB"), (999_600, "1 MB"), (12_345_678_901, "12.3 GB")]
+
+
+def test_sizes_are_shown_in_powers_of_a_thousand(subtests):
+    for size, shown in SIZES:
+        with subtests.test(str(size)):
+            assert amount(size) == shown
 
 
 def test_it_explains_itself(run_cli):

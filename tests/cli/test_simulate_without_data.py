@@ -129,48 +129,50 @@ def test_a_script_that_finds_no_memory_is_told_of_no_data(simulate):
     assert "40 GB" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("memory", "words"),
-    [(30, "no, 1 GB too much"), (36, "yes, but only just, 5 GB to spare"), (40, "yes, 9 GB to spare")],
-)
-def test_what_fits_without_room_for_the_allocator_fits_only_just(memory, words):
-    world = imagine(8, 0, 8, {})
-    kinds = dict.fromkeys(("parameters", "gradients", "optimizer", "buffers"), 0)
-    told = {
-        "rank": 0,
-        "world_size": 8,
-        "peak": 31 * GB,
-        "before": 0,
-        "allocator": None,
-        "steps": 2,
-        "when": "",
-        "resident": 1,
-    }
-    told |= {
-        "largest": kinds,
-        "at_peak": {**kinds, "other": 31 * GB},
-        "data": False,
-        "made_up": 1,
-        "made_up_at": "a.py:1",
-    }
-    lines = text(verdict(told, world, memory * GB))
-    assert f"fits in {memory} GB: {words}" in lines
-    assert "note: 1 number was asked of tensors without data, first in\n      a.py:1; every one is 1" in lines
+FITS = [(30, "no, 1 GB too much"), (36, "yes, but only just, 5 GB to spare"), (40, "yes, 9 GB to spare")]
 
 
-@pytest.mark.parametrize(
-    ("code", "taken", "data", "words"),
-    [
-        (137, 20 * GB, True, "ended with 137 (killed), when it had 20 GB of this machine's 24 GB"),
-        (137, 20 * GB, False, "Make what is large after ezpz.setup_torch()"),
-        (137, 2 * GB, True, "ended with 137; no answer"),  # somebody else's kill
-        (139, 20 * GB, True, "ended with 139; no answer"),
-    ],
-)
-def test_a_kill_counts_as_lack_of_memory_only_when_much_was_taken(code, taken, data, words):
-    line = explain(code, {}, taken, 24 * GB, data=data)
-    assert words in line
-    assert ("--no-data" in line) == (data and "killed" in line)
+def test_what_fits_without_room_for_the_allocator_fits_only_just(subtests):
+    for memory, words in FITS:
+        with subtests.test(str(memory)):
+            world = imagine(8, 0, 8, {})
+            kinds = dict.fromkeys(("parameters", "gradients", "optimizer", "buffers"), 0)
+            told = {
+                "rank": 0,
+                "world_size": 8,
+                "peak": 31 * GB,
+                "before": 0,
+                "allocator": None,
+                "steps": 2,
+                "when": "",
+                "resident": 1,
+            }
+            told |= {
+                "largest": kinds,
+                "at_peak": {**kinds, "other": 31 * GB},
+                "data": False,
+                "made_up": 1,
+                "made_up_at": "a.py:1",
+            }
+            lines = text(verdict(told, world, memory * GB))
+            assert f"fits in {memory} GB: {words}" in lines
+            assert "note: 1 number was asked of tensors without data, first in\n      a.py:1; every one is 1" in lines
+
+
+KILLS = [
+    (137, 20 * GB, True, "ended with 137 (killed), when it had 20 GB of this machine's 24 GB"),
+    (137, 20 * GB, False, "Make what is large after ezpz.setup_torch()"),
+    (137, 2 * GB, True, "ended with 137; no answer"),  # somebody else's kill
+    (139, 20 * GB, True, "ended with 139; no answer"),
+]
+
+
+def test_a_kill_counts_as_lack_of_memory_only_when_much_was_taken(subtests):
+    for code, taken, data, words in KILLS:
+        with subtests.test(str(code)):
+            line = explain(code, {}, taken, 24 * GB, data=data)
+            assert words in line
+            assert ("--no-data" in line) == (data and "killed" in line)
 
 
 @pytest.mark.slow

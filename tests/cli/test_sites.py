@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 
 import pytest
@@ -62,20 +61,27 @@ def test_a_contradiction_is_told_after_the_list(run_cli, clean_env):
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.few(5)
-@pytest.mark.parametrize("name", PACKAGED_SITES)
-def test_one_site_is_told_whole_in_80_columns(name):
-    code = "import sys; from ezpz.cli.sites import main; sys.exit(main(sys.argv[1:]))"
-    done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, timeout=60, check=True)
-    site = PACKAGED_SITES[name]
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    joined = "".join(done.stdout.split())
-    for text in (site.source, site.date, site.confidence, f"from {PACKAGED}:", *site.notes, *site.recognise.domains):
-        assert "".join(text.split()) in joined
-    for variable, value in site.environment.items():
-        assert f"environment.{variable}={''.join(value.split())}" in joined
-    for variant in site.variants:
-        assert f"variant{''.join(variant.name.split())},when" in joined
+def test_one_site_is_told_whole_in_80_columns(in_process, subtests):
+    for name in PACKAGED_SITES:
+        with subtests.test(str(name)):
+            done = in_process(["sites", name])
+            assert done.returncode == 0, done.stderr
+            site = PACKAGED_SITES[name]
+            assert max(map(len, done.stdout.splitlines())) <= 80
+            joined = "".join(done.stdout.split())
+            for text in (
+                site.source,
+                site.date,
+                site.confidence,
+                f"from {PACKAGED}:",
+                *site.notes,
+                *site.recognise.domains,
+            ):
+                assert "".join(text.split()) in joined
+            for variable, value in site.environment.items():
+                assert f"environment.{variable}={''.join(value.split())}" in joined
+            for variant in site.variants:
+                assert f"variant{''.join(variant.name.split())},when" in joined
 
 
 def test_facts_say_which_are_derived_and_which_file_gave_them(run_cli, own):
@@ -110,19 +116,20 @@ def test_sh_prints_the_users_own_sites_for_the_shell(run_cli, own):
     assert run_cli(["bash", "-euc", script]).stdout == "den\nmine\n1\n"
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["polari"], "unknown site: 'polari' (from the command line); expected one of polaris"),
-        (["zzz"], "expected one of aurora, polaris, "),
-        (["--sh", "polaris"], "--sh takes no other word"),
-        (["--what"], "unknown option --what"),
-    ],
-)
-def test_a_wrong_word_ends_with_2(run_cli, args, words):
-    done = run_cli([*SITES, *args])
-    assert (done.returncode, done.stdout) == (2, "")
-    assert words in done.stderr
+WRONG = [
+    (["polari"], "unknown site: 'polari' (from the command line); expected one of polaris"),
+    (["zzz"], "expected one of aurora, polaris, "),
+    (["--sh", "polaris"], "--sh takes no other word"),
+    (["--what"], "unknown option --what"),
+]
+
+
+def test_a_wrong_word_ends_with_2(in_process, subtests):
+    for args, words in WRONG:
+        with subtests.test(str(args)):
+            done = in_process(["sites", *args])
+            assert (done.returncode, done.stdout) == (2, "")
+            assert words in done.stderr
 
 
 @pytest.mark.slow

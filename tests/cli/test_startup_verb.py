@@ -126,27 +126,28 @@ def test_the_median_of_two_starts_is_between_them_and_one_row_is_one_row(run_cli
         assert f"\n{counted} in table.md" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nothing"], "no file or folder nothing (from the command line)"),
-        (["text"], "no start in text (from the command line)"),
-        ([], "recorded a stage; expected one of `launch`"),
-        (["--last", "0"], "--last 0 (from the command line)"),
-        (["--last", "2", "text"], "--last N is for this machine's launches"),
-        (["run"], "names no launch"),
-        (["record"], "holds no stages: no rank reached any"),
-    ],
-)
-def test_what_tells_nothing_is_one_error(words, said, run_cli, environ, tmp_path):
+NOTHING = [
+    (["nothing"], "no file or folder nothing (from the command line)"),
+    (["text"], "no start in text (from the command line)"),
+    ([], "recorded a stage; expected one of `launch`"),
+    (["--last", "0"], "--last 0 (from the command line)"),
+    (["--last", "2", "text"], "--last N is for this machine's launches"),
+    (["run"], "names no launch"),
+    (["record"], "holds no stages: no rank reached any"),
+]
+
+
+def test_what_tells_nothing_is_one_error(in_process, environ, tmp_path, subtests):
     (tmp_path / "text").write_text("hello\n")
     for name, told in {"run": {"name": "train"}, "record": {"launch_id": "x", "stages": {}, "state": "failed"}}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(json.dumps(told))
-    done = run_cli([*STARTUP, *words], environ, 60, cwd=tmp_path)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    for words, said in NOTHING:
+        with subtests.test(str(words)):
+            done = in_process(["startup", *words], environ)
+            assert done.returncode == 2
+            assert said in done.stderr
+            assert done.stderr.count("\n") == 1
 
 
 def large_record(folder, hosts):
@@ -165,22 +166,26 @@ def large_record(folder, hosts):
     (folder / "run.json").write_text(json.dumps(record))
 
 
+HOST_NAMES = ["nid{:06}", "x3{:03}c0s13b0n0.hostmgmt.site.example", "10.0.{}.7"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["nid{:06}", "x3{:03}c0s13b0n0.hostmgmt.site.example", "10.0.{}.7"])
-def test_no_line_of_4096_ranks_is_wider_than_a_terminal(name, clean_env, tmp_path):
-    hosts = [name.format(number) for number in range(512)]
-    large_record(tmp_path, hosts)
-    code, text = on_terminal(["startup", "run.json"], {**clean_env, "TERM": "xterm"}, tmp_path)
-    assert code == 0, text
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= 80, max(lines, key=len)
-    assert len(lines) < 70
-    said = " ".join(line.strip() for line in lines)
-    assert f"33 s of imports and own code on {hosts[300]} (rank 2405) held up 511 hosts for 30 s" in said
-    shown = hosts[300] if name.startswith("10") else hosts[300].partition(".")[0]
-    assert f"  2405 on {shown}" in text  # the late host is in the table, and in the picture,
-    assert f"\n{shown}  " in text
-    assert "480 more hosts were not later than these" in text  # as one of 32
+def test_no_line_of_4096_ranks_is_wider_than_a_terminal(clean_env, tmp_path, subtests):
+    for name in HOST_NAMES:
+        with subtests.test(str(name)):
+            hosts = [name.format(number) for number in range(512)]
+            large_record(tmp_path, hosts)
+            code, text = on_terminal(["startup", "run.json"], {**clean_env, "TERM": "xterm"}, tmp_path)
+            assert code == 0, text
+            lines = text.splitlines()
+            assert max(map(len, lines)) <= 80, max(lines, key=len)
+            assert len(lines) < 70
+            said = " ".join(line.strip() for line in lines)
+            assert f"33 s of imports and own code on {hosts[300]} (rank 2405) held up 511 hosts for 30 s" in said
+            shown = hosts[300] if name.startswith("10") else hosts[300].partition(".")[0]
+            assert f"  2405 on {shown}" in text  # the late host is in the table, and in the picture,
+            assert f"\n{shown}  " in text
+            assert "480 more hosts were not later than these" in text  # as one of 32
 
 
 # On two hosts: rank 1 comes late to the rendezvous, and all wait; its first step is slow, and all wait again.

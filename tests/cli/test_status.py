@@ -234,17 +234,27 @@ def test_500_runs_and_20_large_launches_cost_little(user, tmp_path):
     assert [row["step"] for row in found[-20:]] == [4] * 20  # each was looked into
 
 
-@pytest.mark.parametrize("stages", [{}, {"step": {"by_rank": [1.0, 2.0]}}, {"a": {"b": {"c": "\n },"}}}])
-def test_a_record_is_read_without_what_it_holds_of_each_rank(tmp_path, stages):
-    fields = {"schema": 1, "launch_id": "5f3a", "stages": stages, "state": "failed", "cause": {"text": '"stages": {'}}
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(fields, indent=1) + "\n")
-    del fields["stages"]
-    assert {name: value for name, value in _read_record(str(path)).items() if name != "stages"} == fields
-    path.write_text(json.dumps({"launch_id": "5f3a", "stages": {"step": {}}}, indent=1))  # the last one
-    assert _read_record(str(path))["launch_id"] == "5f3a"
-    path.write_text(path.read_text()[:-9])
-    assert _read_record(str(path)) == {}
+STAGES = [{}, {"step": {"by_rank": [1.0, 2.0]}}, {"a": {"b": {"c": "\n },"}}}]
+
+
+def test_a_record_is_read_without_what_it_holds_of_each_rank(tmp_path, subtests):
+    for stages in STAGES:
+        with subtests.test(str(stages)):
+            fields = {
+                "schema": 1,
+                "launch_id": "5f3a",
+                "stages": stages,
+                "state": "failed",
+                "cause": {"text": '"stages": {'},
+            }
+            path = tmp_path / "run.json"
+            path.write_text(json.dumps(fields, indent=1) + "\n")
+            del fields["stages"]
+            assert {name: value for name, value in _read_record(str(path)).items() if name != "stages"} == fields
+            path.write_text(json.dumps({"launch_id": "5f3a", "stages": {"step": {}}}, indent=1))  # the last one
+            assert _read_record(str(path))["launch_id"] == "5f3a"
+            path.write_text(path.read_text()[:-9])
+            assert _read_record(str(path)) == {}
 
 
 # What schedulers print
@@ -263,20 +273,21 @@ def test_squeue_is_read():
     assert (waiting.state, waiting.start, waiting.reason) == ("queued", None, "Resources")
 
 
-@pytest.mark.parametrize(
-    ("option", "output"),
-    [
-        ("#SBATCH --output=logs/%x-%j.txt", "logs/train-12.txt"),
-        ("#SBATCH -o /data/%A.out", "/data/12.out"),
-        ("#SBATCH --output /data/o", "/data/o"),
-        ("#SBATCH --nodes=2", "slurm-12.out"),
-    ],
-)
-def test_the_output_of_a_job_is_where_its_script_asks_for_it(option, output, tmp_path):
+OUTPUTS = [
+    ("#SBATCH --output=logs/%x-%j.txt", "logs/train-12.txt"),
+    ("#SBATCH -o /data/%A.out", "/data/12.out"),
+    ("#SBATCH --output /data/o", "/data/o"),
+    ("#SBATCH --nodes=2", "slurm-12.out"),
+]
+
+
+def test_the_output_of_a_job_is_where_its_script_asks_for_it(tmp_path, subtests):
     script = tmp_path / "job.slurm"
-    script.write_text(f"#!/bin/bash\n{option}\nlaunch python3 train.py\n")
-    (job,) = read(squeue_line("12", "FAILED", 1, at(-9), at(-5), folder=str(tmp_path), script=str(script)))
-    assert job.output == str(tmp_path / output)
+    for option, output in OUTPUTS:
+        with subtests.test(str(option)):
+            script.write_text(f"#!/bin/bash\n{option}\nlaunch python3 train.py\n")
+            (job,) = read(squeue_line("12", "FAILED", 1, at(-9), at(-5), folder=str(tmp_path), script=str(script)))
+            assert job.output == str(tmp_path / output)
 
 
 # As OpenPBS prints them: a line for each attribute, an empty one after each job.
@@ -330,10 +341,14 @@ TABLE = (
 )
 
 
-@pytest.mark.parametrize("text", ["", "no jobs", TABLE, '{"Jobs": {"1": {}}}', "qstat: conflicting options.\n"])
-def test_answers_that_are_none_are_no_jobs(text):
-    assert read_jobs(text, "me") == []
-    assert read(text) == []
+NONE = ["", "no jobs", TABLE, '{"Jobs": {"1": {}}}', "qstat: conflicting options.\n"]
+
+
+def test_answers_that_are_none_are_no_jobs(subtests):
+    for text in NONE:
+        with subtests.test(str(text)):
+            assert read_jobs(text, "me") == []
+            assert read(text) == []
 
 
 def test_a_cache_of_another_user_or_version_is_not_used(tmp_path, monkeypatch):

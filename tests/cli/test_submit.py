@@ -189,119 +189,122 @@ def test_a_dry_run_prints_the_file_and_makes_nothing(place, fake, capsys):
     assert not (kept / "count").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "argv", "expected"),
-    [
-        (
-            "slurm",
-            ["--time", "2h"],
-            "ezpz: too long: --time 02:00:00; expected at most 01:00:00, which queue main grants",
-        ),
-        ("slurm", ["--nhosts", "3"], "ezpz: wrong number of hosts: --nhosts 3; expected 1 to 2, as queue main takes"),
-        ("slurm", ["-q", "mian"], "ezpz: unknown queue: 'mian' (from -q); expected one of main (from `scontrol show"),
-        ("pbs", ["-q", "demand"], "ezpz: closed: queue demand (from -q) takes no jobs now (from `qstat -Qf`)"),
-        ("slurm", ["--time", "soon"], "ezpz: --time: 'soon' is not a time; expected seconds (90), 90s, 10m, 2h, 1d, "),
-        ("slurm", ["--time", "off"], "ezpz: --time: 'off' is no time of a job; expected e.g. 30m, 6h, 1d or HH:MM:SS"),
-        ("slurm", ["--nhosts", "0"], "ezpz: --nhosts: '0' is no whole number from 1 on"),
-        (
-            "slurm",
-            ["--name", "2nd try"],
-            "ezpz: --name: '2nd try' is no name of a job; expected a letter, then letters",
-        ),
-        ("slurm", ["-A", "mine; rm"], "ezpz: -A/--account: 'mine; rm' is no such name"),
-        (
-            "slurm",
-            ["-A", "ACCOUNT"],
-            "ezpz: not filled in: --account=ACCOUNT (from the command line); expected a name of",
-        ),
-        (
-            "slurm",
-            ["--filesystems", "home"],
-            "ezpz: --filesystems home (from the command line) is not asked for by Slurm",
-        ),
-        (
-            "slurm",
-            ["--output", "../memory/x"],
-            "ezpz: not seen by all hosts: ../memory/x (from --output) is in the memory",
-        ),
-        (
-            "slurm",
-            ["--jobs", "3", "--node-hours", "0.5"],
-            "ezpz: too little: --node-hours 0.5 (from the command line); exp",
-        ),
-        (
-            "slurm",
-            ["--site", "aurora", "--scheduler", "pbs"],
-            "ezpz: both --site aurora and --scheduler pbs (from the com",
-        ),
-        # What limits and node-hours are counted from is said in one place.
-        (
-            "slurm",
-            ["--node-hours", "5", "-O=--time=48:00:00"],
-            "ezpz: --time=48:00:00 (from -O) is not --time 01:00:00; expected the same in both, because limits and",
-        ),
-        ("slurm", ["-O=-N 64"], "ezpz: -N 64 (from -O) is not --nhosts 1; expected the same in both, because limits"),
-        ("slurm", ["-O=--nodes=1-64"], "ezpz: --nodes=1-64 (from -O) is not --nhosts 1; expected"),
-        ("slurm", ["-O=-t 48:00:00"], "ezpz: -t 48:00:00 (from -O) is not --time 01:00:00"),
-        (
-            "pbs",
-            ["-q", "debug", "-O", "-l select=64:system=x"],
-            "ezpz: -l select=64:system=x (from -O) is not --nhosts",
-        ),
-        (
-            "pbs",
-            ["-q", "debug", "-O", "-l place=pack,walltime=48:00:00"],
-            "ezpz: -l place=pack,walltime=48:00:00 (from",
-        ),
-        (
-            "pbs",
-            ["-q", "debug", "-O=-lselect=1+2:ncpus=4"],
-            "ezpz: -lselect=1+2:ncpus=4 (from -O) is not --nhosts 1",
-        ),
-        ("pbs", ["-q", "debug", "--jobs", "2", "-O", "-J 0-99"], "ezpz: an array in a chain: -J 0-99 (from -O)"),
-        ("slurm", ["--until-done", "-O=-a 0-99"], "ezpz: an array in a chain: -a 0-99 (from -O)"),
-        (
-            "slurm",
-            ["--site", "polari"],
-            "ezpz: unknown site: 'polari' (from --site); expected a name of `ezpz sites`; near",
-        ),
-        (
-            "slurm",
-            ["--scheduler", "flux"],
-            "ezpz: unknown --scheduler 'flux' (from the command line); expected one of slurm,",
-        ),
-    ],
-)
-def test_what_would_not_run_is_refused_and_nothing_is_queued(name, argv, expected, place, fake, capsys):
-    kept = fake(name)
-    assert refused([*argv, *COMMAND], capsys).startswith(expected)
-    assert not (kept / "count").exists()
-    assert [path.name for path in place.iterdir()] == ["train.py"]
+REFUSED = [
+    (
+        "slurm",
+        ["--time", "2h"],
+        "ezpz: too long: --time 02:00:00; expected at most 01:00:00, which queue main grants",
+    ),
+    ("slurm", ["--nhosts", "3"], "ezpz: wrong number of hosts: --nhosts 3; expected 1 to 2, as queue main takes"),
+    ("slurm", ["-q", "mian"], "ezpz: unknown queue: 'mian' (from -q); expected one of main (from `scontrol show"),
+    ("pbs", ["-q", "demand"], "ezpz: closed: queue demand (from -q) takes no jobs now (from `qstat -Qf`)"),
+    ("slurm", ["--time", "soon"], "ezpz: --time: 'soon' is not a time; expected seconds (90), 90s, 10m, 2h, 1d, "),
+    ("slurm", ["--time", "off"], "ezpz: --time: 'off' is no time of a job; expected e.g. 30m, 6h, 1d or HH:MM:SS"),
+    ("slurm", ["--nhosts", "0"], "ezpz: --nhosts: '0' is no whole number from 1 on"),
+    (
+        "slurm",
+        ["--name", "2nd try"],
+        "ezpz: --name: '2nd try' is no name of a job; expected a letter, then letters",
+    ),
+    ("slurm", ["-A", "mine; rm"], "ezpz: -A/--account: 'mine; rm' is no such name"),
+    (
+        "slurm",
+        ["-A", "ACCOUNT"],
+        "ezpz: not filled in: --account=ACCOUNT (from the command line); expected a name of",
+    ),
+    (
+        "slurm",
+        ["--filesystems", "home"],
+        "ezpz: --filesystems home (from the command line) is not asked for by Slurm",
+    ),
+    (
+        "slurm",
+        ["--output", "../memory/x"],
+        "ezpz: not seen by all hosts: ../memory/x (from --output) is in the memory",
+    ),
+    (
+        "slurm",
+        ["--jobs", "3", "--node-hours", "0.5"],
+        "ezpz: too little: --node-hours 0.5 (from the command line); exp",
+    ),
+    (
+        "slurm",
+        ["--site", "aurora", "--scheduler", "pbs"],
+        "ezpz: both --site aurora and --scheduler pbs (from the com",
+    ),
+    # What limits and node-hours are counted from is said in one place.
+    (
+        "slurm",
+        ["--node-hours", "5", "-O=--time=48:00:00"],
+        "ezpz: --time=48:00:00 (from -O) is not --time 01:00:00; expected the same in both, because limits and",
+    ),
+    ("slurm", ["-O=-N 64"], "ezpz: -N 64 (from -O) is not --nhosts 1; expected the same in both, because limits"),
+    ("slurm", ["-O=--nodes=1-64"], "ezpz: --nodes=1-64 (from -O) is not --nhosts 1; expected"),
+    ("slurm", ["-O=-t 48:00:00"], "ezpz: -t 48:00:00 (from -O) is not --time 01:00:00"),
+    (
+        "pbs",
+        ["-q", "debug", "-O", "-l select=64:system=x"],
+        "ezpz: -l select=64:system=x (from -O) is not --nhosts",
+    ),
+    (
+        "pbs",
+        ["-q", "debug", "-O", "-l place=pack,walltime=48:00:00"],
+        "ezpz: -l place=pack,walltime=48:00:00 (from",
+    ),
+    (
+        "pbs",
+        ["-q", "debug", "-O=-lselect=1+2:ncpus=4"],
+        "ezpz: -lselect=1+2:ncpus=4 (from -O) is not --nhosts 1",
+    ),
+    ("pbs", ["-q", "debug", "--jobs", "2", "-O", "-J 0-99"], "ezpz: an array in a chain: -J 0-99 (from -O)"),
+    ("slurm", ["--until-done", "-O=-a 0-99"], "ezpz: an array in a chain: -a 0-99 (from -O)"),
+    (
+        "slurm",
+        ["--site", "polari"],
+        "ezpz: unknown site: 'polari' (from --site); expected a name of `ezpz sites`; near",
+    ),
+    (
+        "slurm",
+        ["--scheduler", "flux"],
+        "ezpz: unknown --scheduler 'flux' (from the command line); expected one of slurm,",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ([], "ezpz: no command (from the command line); expected `ezpz submit [options] -- COMMAND`"),
-        (["--"], "ezpz: no command (from the command line)"),
-        (["--", "launch"], "ezpz: no command (from the command line)"),
-        (["--", "-n", "4"], "ezpz: no command (from the command line)"),
-        (["--", "-n", "four", "python3", "train.py"], "ezpz: argument -n"),
-        (["--", "-n", "4", "python3", "trian.py"], "ezpz: no such script: trian.py in "),
-        (["--", "python3", "-u", "trian.py"], "ezpz: no such script: trian.py in "),
-        (
-            ["--", "python3", "train.py", "--outdir", "/tmp/run"],
-            "ezpz: not seen by all hosts: /tmp/run (from --outdir of",
-        ),
-        (
-            ["--", "python3", "train.py", "outdir=/tmp/run"],
-            "ezpz: not seen by all hosts: /tmp/run (from outdir of the com",
-        ),
-    ],
-)
-def test_a_command_that_cannot_be_started_is_refused(words, expected, fake, capsys):
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+def test_what_would_not_run_is_refused_and_nothing_is_queued(scheduler, place, fake, capsys, subtests):
+    kept = fake(scheduler)
+    for argv, expected in [row[1:] for row in REFUSED if row[0] == scheduler]:
+        with subtests.test(" ".join(argv)):
+            assert refused([*argv, *COMMAND], capsys).startswith(expected)
+            assert not (kept / "count").exists()
+            assert [path.name for path in place.iterdir()] == ["train.py"]
+
+
+NO_COMMANDS = [
+    ([], "ezpz: no command (from the command line); expected `ezpz submit [options] -- COMMAND`"),
+    (["--"], "ezpz: no command (from the command line)"),
+    (["--", "launch"], "ezpz: no command (from the command line)"),
+    (["--", "-n", "4"], "ezpz: no command (from the command line)"),
+    (["--", "-n", "four", "python3", "train.py"], "ezpz: argument -n"),
+    (["--", "-n", "4", "python3", "trian.py"], "ezpz: no such script: trian.py in "),
+    (["--", "python3", "-u", "trian.py"], "ezpz: no such script: trian.py in "),
+    (
+        ["--", "python3", "train.py", "--outdir", "/tmp/run"],
+        "ezpz: not seen by all hosts: /tmp/run (from --outdir of",
+    ),
+    (
+        ["--", "python3", "train.py", "outdir=/tmp/run"],
+        "ezpz: not seen by all hosts: /tmp/run (from outdir of the com",
+    ),
+]
+
+
+def test_a_command_that_cannot_be_started_is_refused(fake, capsys, subtests):
     fake("slurm")
-    assert refused(["--time", "1h", *words], capsys).startswith(expected)
+    for words, expected in NO_COMMANDS:
+        with subtests.test(str(words)):
+            assert refused(["--time", "1h", *words], capsys).startswith(expected)
 
 
 def test_options_that_say_the_same_as_ours_and_more_are_taken(fake, capsys):
@@ -314,21 +317,22 @@ def test_options_that_say_the_same_as_ours_and_more_are_taken(fake, capsys):
     assert "#PBS -l select=2:ncpus=8+1\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--", "--attempts", "3", "python3", "train.py"], ["no-kill"]),
-        (["--", "--attempts", "1", "python3", "train.py"], []),
-        (["--", "python3", "train.py", "--attempts", "3"], []),
-        (["-O=--no-kill=off", "--", "--attempts", "3", "python3", "train.py"], ["no-kill=off"]),
-    ],
-)
-def test_a_job_that_goes_on_without_a_host_is_asked_for_where_launch_does(words, expected, fake, capsys):
+GOES_ON = [
+    (["--", "--attempts", "3", "python3", "train.py"], ["no-kill"]),
+    (["--", "--attempts", "1", "python3", "train.py"], []),
+    (["--", "python3", "train.py", "--attempts", "3"], []),
+    (["-O=--no-kill=off", "--", "--attempts", "3", "python3", "train.py"], ["no-kill=off"]),
+]
+
+
+def test_a_job_that_goes_on_without_a_host_is_asked_for_where_launch_does(fake, capsys, subtests):
     fake("slurm")
-    assert main(["--time", "1h", "--dry-run", *words]) == 0
-    assert re.findall(r"^#SBATCH --(no-kill\S*)$", capsys.readouterr().out, re.MULTILINE) == expected
-    assert main(["--time", "1h", "--dry-run", "--scheduler", "pbs", "--", "--attempts", "3", "true"]) == 0
-    assert "--no-kill" not in capsys.readouterr().out
+    for words, expected in GOES_ON:
+        with subtests.test(str(words)):
+            assert main(["--time", "1h", "--dry-run", *words]) == 0
+            assert re.findall(r"^#SBATCH --(no-kill\S*)$", capsys.readouterr().out, re.MULTILINE) == expected
+            assert main(["--time", "1h", "--dry-run", "--scheduler", "pbs", "--", "--attempts", "3", "true"]) == 0
+            assert "--no-kill" not in capsys.readouterr().out
 
 
 def test_a_folder_with_the_mark_of_a_pattern_is_meant_as_it_is(fake, capsys):
@@ -421,22 +425,23 @@ def test_what_the_scheduler_does_not_take_is_told_in_its_words(fake, capsys):
     assert told.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["python3", "-m", "ezpz.examples.fsdp_tp", "--preset", "debug"], "fsdp_tp"),
-        (["launch", "-n", "4", "bash", "go.sh"], "go"),
-        (["-n", "4", "python3", "-u", "train.py", "-m", "x"], "train"),
-        (["python3", "-c", "pass"], "python3"),
-        (["bash", "-c", "go.sh"], "bash"),
-        (["ezpz", "launch", "python3", "train.py"], "train"),
-        (["/opt/3d-model", "--x"], "job-3d-model"),
-    ],
-)
-def test_the_job_is_called_as_its_program(words, expected, fake, capsys):
+NAMES = [
+    (["python3", "-m", "ezpz.examples.fsdp_tp", "--preset", "debug"], "fsdp_tp"),
+    (["launch", "-n", "4", "bash", "go.sh"], "go"),
+    (["-n", "4", "python3", "-u", "train.py", "-m", "x"], "train"),
+    (["python3", "-c", "pass"], "python3"),
+    (["bash", "-c", "go.sh"], "bash"),
+    (["ezpz", "launch", "python3", "train.py"], "train"),
+    (["/opt/3d-model", "--x"], "job-3d-model"),
+]
+
+
+def test_the_job_is_called_as_its_program(fake, capsys, subtests):
     fake("slurm")
-    assert main(["--dry-run", "--", *words]) == 0
-    assert f"#SBATCH --job-name={expected}\n" in capsys.readouterr().out
+    for words, expected in NAMES:
+        with subtests.test(str(words)):
+            assert main(["--dry-run", "--", *words]) == 0
+            assert f"#SBATCH --job-name={expected}\n" in capsys.readouterr().out
 
 
 def test_a_chain_has_a_folder_that_its_jobs_know(place, fake, capsys):

@@ -301,25 +301,26 @@ def test_it_waits_for_the_first_row_and_says_so_once(piped, live):
     assert "step 0 loss=1" in child.stdout.readline()
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "text"),
-    [
-        (["gone/"], 2, "no folder"),
-        (["loss"], 2, "there is no outputs/ here"),
-        (["r", "r"], 2, "2 folders"),
-        (["r", "--interval", "0"], 2, "--interval: '0' (from the command line); expected seconds from 0.05 to 86400"),
-        (["r", "--interval", "nan"], 2, "--interval: 'nan'"),
-        (["r", "--bad"], 2, "unknown option --bad"),
-        (["empty", "--once"], 1, "no run yet in empty"),
-        (["--help"], 0, ""),
-    ],
-)
-def test_what_was_typed_wrong_is_one_line(piped, live, tmp_path, words, code, text):
+WRONG = [
+    (["gone/"], 2, "no folder"),
+    (["loss"], 2, "there is no outputs/ here"),
+    (["r", "r"], 2, "2 folders"),
+    (["r", "--interval", "0"], 2, "--interval: '0' (from the command line); expected seconds from 0.05 to 86400"),
+    (["r", "--interval", "nan"], 2, "--interval: 'nan'"),
+    (["r", "--bad"], 2, "unknown option --bad"),
+    (["empty", "--once"], 1, "no run yet in empty"),
+    (["--help"], 0, ""),
+]
+
+
+def test_what_was_typed_wrong_is_one_line(in_process, live, tmp_path, subtests):
     (tmp_path / "empty").mkdir()
-    child = piped(*words)
-    out, err = child.communicate(timeout=20)
-    assert (child.returncode, err.count("\n"), "usage:" in out) == (code, int(code > 0), code == 0)
-    assert text in err
+    for words, code, text in WRONG:
+        with subtests.test(str(words)):
+            done = in_process(["watch", *words])
+            told = (done.returncode, done.stderr.count("\n"), "usage:" in done.stdout)
+            assert told == (code, int(code > 0), code == 0)
+            assert text in done.stderr
 
 
 @pytest.mark.slow

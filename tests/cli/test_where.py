@@ -158,9 +158,13 @@ def test_a_host_name_with_shell_words_is_refused_and_never_run(run_cli, clean_en
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("kind", ["folder", "missing", "NUL"])
-def test_an_unusable_node_file_is_one_clear_error(run_cli, clean_env, tmp_path, kind):
+KINDS = ["folder", "missing", "NUL"]
+
+
+def test_an_unusable_node_file_is_one_clear_error(in_process, tmp_path, subtests):
     (tmp_path / "folder").mkdir()
-    done = run_cli([*EZPZ, "where"], {**clean_env, "PBS_JOBID": "1", "PBS_NODEFILE": kind})
-    assert (done.returncode, len(done.stderr.splitlines())) == (125, 1)
-    assert f"PBS_NODEFILE={kind} cannot be read" in done.stderr
+    for kind in KINDS:
+        with subtests.test(str(kind)):
+            done = in_process(["where"], {"PBS_JOBID": "1", "PBS_NODEFILE": kind})
+            assert (done.returncode, len(done.stderr.splitlines())) == (125, 1)
+            assert f"PBS_NODEFILE={kind} cannot be read" in done.stderr

@@ -54,12 +54,16 @@ def test_what_is_not_known_is_not_guessed(why, home, tmp_path):
     assert "  seen  the last step that a rank reported is 4\n  seen  the disk is full\n" in text
 
 
-@pytest.mark.parametrize("word", ["nothing-here", "ab", "tmp"])
-def test_what_is_no_launch_is_refused_in_one_line(why, word, tmp_path):
+NONE = ["nothing-here", "ab", "tmp"]
+
+
+def test_what_is_no_launch_is_refused_in_one_line(why, tmp_path, subtests):
     (tmp_path / "tmp").mkdir(exist_ok=True)
-    done = why(word)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "(from the command line)" in done.stderr
+    for word in NONE:
+        with subtests.test(str(word)):
+            done = why(word)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+            assert "(from the command line)" in done.stderr
 
 
 def test_without_any_launch_the_verb_says_where_it_looked(why):

@@ -62,13 +62,14 @@ LINES = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", LINES, ids=" ".join)
-def test_no_line_is_wider_than_the_terminal(words, runs, clean_env):
-    code, text = on_terminal(words, {**clean_env, "TERM": "xterm", "EZPZ_A_LONG_NAME": "x"}, runs)
-    assert code == 0, text
-    lines = COLOR.sub("", text).splitlines()
-    assert len(lines) > 4
-    assert max(map(len, lines)) <= 80, max(lines, key=len)
+def test_no_line_is_wider_than_the_terminal(runs, clean_env, subtests):
+    for words in LINES:
+        with subtests.test(str(words)):
+            code, text = on_terminal(words, {**clean_env, "TERM": "xterm", "EZPZ_A_LONG_NAME": "x"}, runs)
+            assert code == 0, text
+            lines = COLOR.sub("", text).splitlines()
+            assert len(lines) > 4
+            assert max(map(len, lines)) <= 80, max(lines, key=len)
 
 
 @pytest.mark.slow
