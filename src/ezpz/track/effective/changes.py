@@ -129,6 +129,7 @@ def generator_sums() -> dict[str, int]:
         sums["numpy"] = zlib.crc32(keys.tobytes(), int(place))
     if torch is not None:
         sums["torch"] = zlib.crc32(torch.get_rng_state().numpy())
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            sums["cuda"] = zlib.crc32(torch.cuda.get_rng_state().numpy())  # a seed and a count, which the host has
+        cuda = getattr(torch, "cuda", None)
+        if cuda is not None and cuda.is_available() and cuda.is_initialized():
+            sums["cuda"] = zlib.crc32(cuda.get_rng_state().numpy())  # a seed and a count, which the host has
     return sums
