@@ -13,6 +13,7 @@ from ezpz.interpreter import module_line
 from ezpz.ranks import CONTRACT
 from lab import flavours, traps
 from lab import process as lab
+from lab.flavours import remote
 from lab.leaving import LEAVING, check_leaving
 from lab.shown import SHOW, SHOW_INPUT, shown
 
@@ -168,35 +169,25 @@ def test_a_world_that_is_not_the_planned_one_is_refused(flavour, launch, run_cli
 
 def test_two_hosts_get_uneven_blocks_and_the_users_variables(flavour, hosts, tmp_path, own_python):
     (tmp_path / "hosts").write_text("n01:2\nn02:1\n")
-    remote = {
-        "HYDRA_LAUNCHER": "ssh",
-        "HYDRA_LAUNCHER_EXEC": str(hosts.rsh),
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC": str(hosts.rsh),
-        "OMPI_MCA_plm_rsh_agent": str(hosts.rsh),
-        "PRTE_MCA_plm_ssh_agent": str(hosts.rsh),
-    }
+    far = remote(hosts)
     line = [sys.executable, "-m", "ezpz.launch", "--hostfile", "hosts", *SHOW]
-    done = hosts["head"].run(line, flavour.env(MINE="a 'b' \"c\"", **remote), cwd=tmp_path)
+    done = hosts["head"].run(line, flavour.env(MINE="a 'b' \"c\"", **far), cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     ranks = shown(done.stdout)
     assert [host for _, _, host, _ in ranks] == ["n01", "n01", "n02"]
     assert [
         environ["LOCAL_RANK"] + environ["LOCAL_WORLD_SIZE"] + environ["GROUP_RANK"] for environ, _, _, _ in ranks
-    ] == [
-        "020",
-        "120",
-        "011",
-    ]
+    ] == ["020", "120", "011"]
     assert {environ["MASTER_ADDR"] for environ, _, _, _ in ranks} == {"n01"}
     assert {environ["MINE"] for environ, _, _, _ in ranks} == {"a 'b' \"c\""}
 
     by_name = [*line[: -len(SHOW)], "python3", "-c", OWN]
-    done = hosts["head"].run(by_name, {**own_python, **remote}, cwd=tmp_path)
+    done = hosts["head"].run(by_name, {**own_python, **far}, cwd=tmp_path)
     assert done.stdout == f"1 {own_python['PATH']} /mine\n" * 3, done.stderr
 
     line[-2:] = ["-c", "import os, sys, time; time.sleep(600 * (os.environ['RANK'] != '2')); sys.exit(5)"]
-    failed = hosts["head"].run(line, flavour.env(**remote), cwd=tmp_path, timeout=30)
+    failed = hosts["head"].run(line, flavour.env(**far), cwd=tmp_path, timeout=30)
     assert failed.returncode == 5, failed.stderr
     assert "rank 2 on host n02" in failed.stderr
 

@@ -39,25 +39,23 @@ def fed(*pieces, stream=2, now=0.0, **options):
     return rank
 
 
-def test_whole_lines_come_at_once_and_in_one_piece():
-    rank = fed(b"one\ntwo\nthr", stream=1)
-    assert rank.take(0.0) == [(1, b"one\ntwo\n")]
+def test_whole_lines_come_at_once_and_in_the_order_of_their_arrival(subtests):
+    for name, pieces, expected in (
+        ("lines in one piece", [(1, b"one\ntwo\nthr")], [(1, b"one\ntwo\n")]),
+        ("both streams", [(1, b"a\n"), (2, b"b\n"), (1, b"c\n")], [(1, b"a\n"), (2, b"b\n"), (1, b"c\n")]),
+        ("a progress bar", [(2, b" 10%\r 20%\r 3")], [(2, b" 10%\r 20%\r")]),
+        ("bytes that are no text", [(1, b"\xff\x00\xfe\n")], [(1, b"\xff\x00\xfe\n")]),
+        ("an unfinished line at the end of its stream", [(1, b"half"), (1, b"")], [(1, b"half")]),
+    ):
+        with subtests.test(name):
+            rank = RankOutput(0)
+            for stream, data in pieces:
+                rank.feed(stream, data, 0.0)
+            assert rank.due() == 0.0
+            assert rank.take(0.0) == expected
+    rank = fed(b"thr", stream=1)
     rank.feed(1, b"ee\n", 0.1)
-    assert rank.take(0.1) == [(1, b"three\n")]
-    assert rank.due() is None
-
-
-def test_both_streams_keep_their_order_of_arrival():
-    rank = RankOutput(0)
-    for stream, data in [(1, b"a\n"), (2, b"b\n"), (1, b"c\n")]:
-        rank.feed(stream, data, 0.0)
-    assert rank.due() == 0.0
-    assert rank.take(0.0) == [(1, b"a\n"), (2, b"b\n"), (1, b"c\n")]
-
-
-def test_a_progress_bar_moves_at_once():
-    rank = fed(b" 10%\r 20%\r 3")
-    assert rank.take(0.0) == [(2, b" 10%\r 20%\r")]
+    assert (rank.take(0.1), rank.due()) == ([(1, b"three\n")], None)
 
 
 def test_a_prompt_appears_after_a_second_and_the_second_begins_with_its_first_byte():
@@ -75,15 +73,6 @@ def test_an_endless_line_is_cut_at_a_mebibyte():
     assert rank.take(0.0) == []
     rank.feed(1, b"yy", 0.0)
     assert rank.take(0.0) == [(1, b"x" * (1 << 20) + b"yy")]
-
-
-def test_bytes_that_are_no_text_pass_through():
-    assert fed(b"\xff\x00\xfe\n", stream=1).take(0.0) == [(1, b"\xff\x00\xfe\n")]
-
-
-def test_the_end_of_a_stream_shows_its_unfinished_line():
-    rank = fed(b"half", b"", stream=1)
-    assert rank.take(0.0) == [(1, b"half")]
 
 
 FIRST_LINES = [

@@ -100,7 +100,7 @@ def test_failures_and_signals_are_as_everywhere(job):
     assert sorted(run.stdout.readline().split()[0] for _ in range(6)) == ["ready"] * 6
     job.signal(signal.SIGTERM)  # as at qdel: the agents, and the script with the launch
     run.send_signal(signal.SIGTERM)
-    rest, errors = run.communicate(timeout=20)
+    rest, errors = run.communicate(timeout=200)
     assert (run.returncode, rest.splitlines()) == (143, ["got TERM"] * 6), errors
 
 
@@ -232,7 +232,7 @@ def processes(tmp_path):
     started = []
 
     def start(**variables):
-        started.append(subprocess.Popen(["/bin/sleep", "60"], env=variables))
+        started.append(subprocess.Popen(["/bin/sleep", "600"], env=variables))
         pid = started[-1].pid
         process.wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n", 5, "the process")
         return pid

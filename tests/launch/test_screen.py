@@ -243,8 +243,7 @@ def test_what_is_remembered_of_warnings_is_bounded(make_files):
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 2]), st.integers(1, 9000), st.booleans())),
-    st.booleans(),
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 2]), st.integers(1, 9000), st.booleans())), st.booleans()
 )
 def test_lines_of_ranks_never_mix_and_nothing_is_lost(pieces, label):
     """Both streams share one pipe, as with `2>&1`; every piece is one line of its own letter."""

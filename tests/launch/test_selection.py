@@ -49,11 +49,7 @@ CHOICES = [
     (LaunchOptions(hosts=("N02", "n04.cluster", "n01.other")), [2, 4, 1], "--hosts"),
     (LaunchOptions(nhosts=2), [1, 2], "SLURM_JOB_NODELIST, --nhosts 2"),
     (LaunchOptions(nhosts=4), [1, 2, 3, 4], "SLURM_JOB_NODELIST, --nhosts 4"),
-    (
-        LaunchOptions(exclude=("n02", "n02", "n04")),
-        [1, 3],
-        "SLURM_JOB_NODELIST, --exclude n02.cluster, n04.cluster",
-    ),
+    (LaunchOptions(exclude=("n02", "n02", "n04")), [1, 3], "SLURM_JOB_NODELIST, --exclude n02.cluster, n04.cluster"),
     (
         LaunchOptions(hosts=("n04", "n02", "n01"), exclude=("n02", "n03"), nhosts=1),
         [4],
@@ -151,11 +147,7 @@ IMPOSSIBLE = [
     (JOB, LaunchOptions(hosts=("n05.cluster",)), ("n05.cluster (from --hosts)", "Did you mean n04.cluster?")),
     (JOB, LaunchOptions(hosts=("elsewhere",)), ("elsewhere (from --hosts)", "`ezpz where` shows the hosts")),
     (JOB, LaunchOptions(exclude=("n9",)), ("n9 (from --exclude) is not a host of slurm job 12",)),
-    (
-        HERE,
-        LaunchOptions(exclude=("desc",)),
-        ("desc (from --exclude) is not one of the hosts", "Did you mean desk?"),
-    ),
+    (HERE, LaunchOptions(exclude=("desc",)), ("desc (from --exclude) is not one of the hosts", "Did you mean desk?")),
     (
         JOB,
         LaunchOptions(hosts=("n01", "n02", "n01.cluster")),

@@ -41,7 +41,7 @@ class Agent:
 
     def __init__(self, connection):
         self.connection = connection
-        self.connection.settimeout(20)
+        self.connection.settimeout(200)
         self.files = []
         self._lines = []
 
@@ -86,7 +86,7 @@ def start_shim(clean_env, tmp_path):
     yield start
     for run, agent, where in started:
         agent.close()
-        run.wait(20)
+        run.wait(200)
         lab.wait_until(lambda where=where: not lab.survivors(where), 10, "the end of all processes")
 
 
@@ -120,7 +120,7 @@ def test_a_shim_that_sleeps_holds_little_and_leaves_with_the_code_it_is_given(st
     os.kill(pid, signal.SIGKILL)
     lab.wait_until(lambda: proc.wait_status(pid) == signal.SIGKILL, 10, "the zombie of the rank")
     agent.order(messages.Leave(code=9))
-    assert run.wait(20) == 9
+    assert run.wait(200) == 9
 
 
 def test_a_shim_may_inherit_more_descriptors_than_select_takes(start_shim):
@@ -132,7 +132,7 @@ def test_a_shim_may_inherit_more_descriptors_than_select_takes(start_shim):
     agent.order(messages.HandOver())
     assert agent.hear()[0] == "over"
     agent.order(messages.Leave(code=9))
-    assert run.wait(20) == 9
+    assert run.wait(200) == 9
 
 
 def test_a_signal_to_a_shim_that_sleeps_is_told_each_time_and_ends_nothing(start_shim):
@@ -143,7 +143,7 @@ def test_a_signal_to_a_shim_that_sleeps_is_told_each_time_and_ends_nothing(start
         os.kill(run.pid, number)
         assert agent.hear() == ["passed", str(int(number))]
     agent.order(messages.Leave(code=0))
-    assert run.wait(20) == 0
+    assert run.wait(200) == 0
 
 
 def test_signals_that_come_before_the_shim_sleeps_are_told_too(start_shim):
@@ -158,7 +158,7 @@ def test_signals_that_come_before_the_shim_sleeps_are_told_too(start_shim):
     agent.order(messages.Sleep())
     assert agent.hear() == ["passed", "10"]
     agent.order(messages.Leave(code=0))
-    assert run.wait(20) == 0
+    assert run.wait(200) == 0
 
 
 def test_a_shim_that_never_slept_leaves_as_well(start_shim):
@@ -166,7 +166,7 @@ def test_a_shim_that_never_slept_leaves_as_well(start_shim):
     agent.order(messages.HandOver())
     assert agent.hear()[0] == "over"
     agent.order(messages.Leave(code=4))
-    assert run.wait(20) == 4
+    assert run.wait(200) == 4
 
 
 def test_a_shim_wakes_to_find_out_how_its_rank_ended(start_shim):
@@ -176,7 +176,7 @@ def test_a_shim_wakes_to_find_out_how_its_rank_ended(start_shim):
     agent.order(messages.Wake())
     assert agent.hear() == ["ended", "7"]
     agent.order(messages.Release(codes=True))
-    assert run.wait(20) == 7
+    assert run.wait(200) == 7
 
 
 def test_a_shim_whose_agent_has_gone_wakes_and_kills_all_that_is_left(start_shim):
@@ -186,7 +186,7 @@ def test_a_shim_whose_agent_has_gone_wakes_and_kills_all_that_is_left(start_shim
     lab.wait_until(lambda: lab.daemons(seconds), 20, "the rank's daemon")
     agent.close()
     agent.files.clear()
-    assert run.wait(20) == 137
+    assert run.wait(200) == 137
     assert not lab.daemons(seconds)
     assert proc.stat(pid) is None
 
@@ -204,7 +204,7 @@ def test_a_crash_of_a_shim_that_sleeps_is_its_last_word(start_shim):
     asleep(run, agent)
     os.kill(run.pid, signal.SIGABRT)
     assert agent.hear() == ["Fatal", "error:", "Aborted"]
-    assert run.wait(20) == -signal.SIGABRT
+    assert run.wait(200) == -signal.SIGABRT
 
 
 @pytest.mark.parametrize("more", [{"EZPZ_SIGNALLED_BY": "slurmstepd"}, {}], ids=["slurm signals ranks", "not asked to"])
@@ -214,7 +214,7 @@ def test_a_shim_stays_awake(start_shim, more):
     assert agent.hear()[0] == "up"
     assert agent.hear() == ["ended", "3"]
     agent.order(messages.Release(codes=False))
-    assert run.wait(20) == 0
+    assert run.wait(200) == 0
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=os.path.basename)
@@ -243,12 +243,12 @@ def test_each_shell_sleeps_alike(shell, tmp_path):
     if first:
         lab.wait_until(lambda: proc.stat(zombie) is None, 10, "the end of a zombie")
     agent.order(messages.Leave(code=5))
-    assert run.wait(20) == 5
+    assert run.wait(200) == 5
     agent.close()
     for ends in (Agent.close, lambda agent: agent.order(messages.Wake())):
         run, agent = start()
         ends(agent)
-        assert run.communicate(timeout=20)[0] == b"awake\n"
+        assert run.communicate(timeout=200)[0] == b"awake\n"
         agent.close()
 
 

@@ -24,10 +24,7 @@ def site(hosts, clean_env, tmp_path):
 
 @pytest.mark.parametrize(
     ("how", "code", "words"),
-    [
-        ("kill -SEGV $$", 139, "was killed by SIGSEGV"),
-        ("exec /no/such/program", 127, "exited with code 127"),
-    ],
+    [("kill -SEGV $$", 139, "was killed by SIGSEGV"), ("exec /no/such/program", 127, "exited with code 127")],
 )
 def test_the_first_failure_stops_all_and_is_the_exit_code(site, survivors, how, code, words):
     done = site.launch("bash", "-c", f'if [ "$RANK" = 2 ]; then {how}; else sleep 600; fi')

@@ -12,9 +12,7 @@ import pytest
 from ezpz import proc
 from lab import process as lab
 
-pytestmark = [
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc"),
-]
+pytestmark = [pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")]
 
 LAUNCH = [sys.executable, "-m", "ezpz.launch"]
 COUNT = "echo $$; n=0; until [ -e go ]; do n=$((n + 1)); echo $n >count.$RANK; sleep 0.05; done"

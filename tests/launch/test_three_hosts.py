@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from lab.flavours import remote
 from lab.shown import SHOW, shown
 
 LAUNCH = [sys.executable, "-m", "ezpz.launch"]
@@ -19,16 +20,6 @@ CPUS = [
 @pytest.fixture
 def three(make_hosts):
     return make_hosts("head", "n01", "n02", "n03")
-
-
-def remote(hosts):
-    return {
-        "HYDRA_LAUNCHER": "ssh",
-        "HYDRA_LAUNCHER_EXEC": str(hosts.rsh),
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC": str(hosts.rsh),
-        "OMPI_MCA_plm_rsh_agent": str(hosts.rsh),
-        "PRTE_MCA_plm_ssh_agent": str(hosts.rsh),
-    }
 
 
 def test_uneven_blocks_a_subset_and_an_excluded_host_come_out_as_planned(flavour, three, tmp_path):

@@ -15,7 +15,6 @@ import pytest
 from lab import flavours, process
 
 SCRIPTS = Path(__file__).parent / "scripts"
-NAMES = ("ddp", "chars", "fabric", "accelerate", "record")
 # torchrun gives each of several ranks one thread, `ezpz launch` its share of the cores, and the order of a sum depends
 # on the threads: whoever compares to the last digit says how many.
 THREADS = {"OMP_NUM_THREADS": "1"}
@@ -61,30 +60,23 @@ def same(done, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["chars", "fabric", "accelerate"])
 def test_on_this_host_without_any_mpi(name, torchruns, words, launch, clean_env):
     done = launch("-n", "2", "python3", *words(name), env={**clean_env, **THREADS}, timeout=120)
     same(done, torchruns(name))
     assert "local launcher" in done.stderr
 
 
-def test_a_ddp_tutorial_under_each_mpi(flavour, torchruns, words, launch):
-    done = launch("-n", "2", "python3", *words("ddp"), env=flavour.env(**THREADS), timeout=120)
-    same(done, torchruns("ddp"))
-    assert f"launcher ({flavour.mpiexec} on PATH)" in done.stderr
-
-
 # accelerate reads MPI's world size before torchrun's, and every flavour leaves other variables around a rank.
 @pytest.mark.parametrize(
     ("flavour", "name"),
-    [("mpich", "fabric"), ("openmpi", "accelerate"), ("openmpi4", "chars"), ("impi", "record")],
+    [("mpich", "ddp"), ("mpich", "fabric"), ("openmpi", "accelerate"), ("openmpi4", "chars"), ("impi", "record")],
     indirect=["flavour"],
 )
-def test_the_others_under_one_mpi_each(flavour, name, torchruns, words, launch):
-    same(
-        launch("-n", "2", "python3", *words(name), env=flavour.env(**THREADS), timeout=120),
-        torchruns(name),
-    )
+def test_under_one_mpi_each(flavour, name, torchruns, words, launch):
+    done = launch("-n", "2", "python3", *words(name), env=flavour.env(**THREADS), timeout=120)
+    same(done, torchruns(name))
+    assert f"launcher ({flavour.mpiexec} on PATH)" in done.stderr
 
 
 def test_a_ddp_tutorial_over_two_hosts_of_slurm(slurm, torchruns, words, clean_env):
