@@ -331,7 +331,8 @@ def test_a_tensor_that_does_not_fit_names_who_sent_it():
     usual = [rank(1, entries("all_reduce 4", "all_reduce 5", "all_reduce 6"))]  # buckets of a model differ
     assert diagnose(failed(stack, usual, signal="SIGABRT"))[0].cause != "other-sizes"
     frames = stack.replace("/venv", "/venv/lib/python3.11/site-packages")
-    alone = diagnose(failed(f'{frames}  File "/me/a.py", line 11 in <module>\n', [], signal="SIGABRT"))[0]
+    other = 'Thread 0x00007f (most recent call first):\n  File "/me/ezpz/dist/arrivals.py", line 82 in run\n\n'
+    alone = diagnose(failed(f'{other}{frames}  File "/me/a.py", line 11 in <module>\n', [], signal="SIGABRT"))[0]
     assert (alone.cause, alone.rank) == ("aborted-in-collective", 0)
     assert alone.text.startswith("rank 0 on n01 was aborted by torch inside all_reduce (a.py:11), mostly because ranks")
 

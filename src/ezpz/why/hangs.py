@@ -247,8 +247,12 @@ def other_model(facts: Facts) -> Iterator[Cause]:
 def _aborted(facts: Facts, rank: int, words: str) -> Cause:
     """Return what is known of a rank that ended inside a collective, where no rank's own record says more."""
     frames = re.findall(r'(?m)^  File "([^"\n]+)", line (\d+) in (\S+)', words)
-    call = next(name for file, _, name in frames if file.endswith("/torch/distributed/distributed_c10d.py"))
-    own = next(((file, line) for file, line, _ in frames if not re.search(_INSTALLED, file)), None)
+    # Other threads stand above the one that was in the collective.
+    inside = next(
+        index for index, (file, *_) in enumerate(frames) if file.endswith("/torch/distributed/distributed_c10d.py")
+    )
+    call = frames[inside][2]
+    own = next(((file, line) for file, line, _ in frames[inside:] if not re.search(_INSTALLED, file)), None)
     where = f" ({own[0].rpartition('/')[2]}:{own[1]})" if own else ""
     return Cause(
         "aborted-in-collective",
