@@ -80,24 +80,45 @@ class Settings:
     weights: torch.Tensor
 
 
-@pytest.mark.parametrize(
-    "make", [lambda _: 1.5, lambda _: {"b": {1, 2}, "a": [None, "x"]}, lambda _: Settings("n", (1, 2), torch.ones(3))]
-)
-def test_ranks_agree_on_equal_values(make):
-    assert ezpz.all_ranks_agree(make(ezpz.get_rank())) is True
+EQUAL = [
+    (1.5, 1.5),
+    ({"b": {1, 2}, "a": [None, "x"]}, {"b": {2, 1}, "a": [None, "x"]}),
+    (Settings("n", (1, 2), torch.ones(3)), Settings("n", (1, 2), torch.ones(3))),
+    ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    ({"x", "y", "z"}, {"z", "y", "x"}),
+    (float("nan"), float("nan")),
+    (torch.arange(6).reshape(2, 3).T, torch.arange(6).reshape(2, 3).T.contiguous()),
+    (torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16)),
+]
+OTHERS = [
+    (0, 3),
+    ({"a": True}, {"a": False}),
+    (Settings("n", (1, 2), torch.zeros(3)), Settings("n", (1, 2), torch.ones(3))),
+    (1, 1.0),
+    (1, True),
+    ("1", 1),
+    ([1, [2]], [[1], 2]),
+    (["ab", "c"], ["a", "bc"]),
+    ({"a": 1, "b": 2}, {"a": 2, "b": 1}),
+    (torch.zeros(2, 3), torch.zeros(3, 2)),
+    (torch.zeros(2), torch.zeros(2, dtype=torch.int32)),
+    (np.zeros(2), np.zeros(3)),
+]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda rank: rank,
-        lambda rank: {"a": rank == 0},
-        lambda rank: Settings("n", (1, 2), torch.full((3,), float(rank))),
-    ],
-)
-def test_one_other_value_is_noticed_on_every_rank(make):
-    rank = ezpz.get_rank() if ezpz.get_rank() == ezpz.get_world_size() - 1 else 0
-    assert ezpz.all_ranks_agree(make(rank)) is (ezpz.get_world_size() == 1)
+def of_last_rank(one, other):
+    """Return `other` on the last rank, if there are several, and `one` elsewhere."""
+    return other if 0 < ezpz.get_rank() == ezpz.get_world_size() - 1 else one
+
+
+def test_ranks_agree_on_equal_values():
+    found = [ezpz.all_ranks_agree(of_last_rank(*pair)) for pair in EQUAL]
+    assert found == [True] * len(EQUAL)
+
+
+def test_one_other_value_is_noticed_on_every_rank():
+    found = [ezpz.all_ranks_agree(of_last_rank(*pair)) for pair in OTHERS]
+    assert found == [ezpz.get_world_size() == 1] * len(OTHERS)
 
 
 def test_seeds_of_data_differ_and_those_of_weights_do_not():
@@ -157,10 +178,14 @@ def losses(world_size, rank, steps=12):
     ezpz.seed_everything(11)
     args = ["--batch-size", str(48 // world_size), "--layer-sizes", "64,32", "--lr", "0.01"]
     config = test_dist.configure(test_dist.parse_args(args))
-    trainer = test_dist.Trainer(config, torch.device("cpu"), world_size)
-    batches = test_dist.make_batches(config, rank, world_size)
+    model, optimizer, *_ = test_dist.make_model(config, world_size)
+    batches, compute_loss = test_dist.make_batches(config, rank, world_size), test_dist.make_loss(config)
     for step in range(steps):
-        loss = torch.tensor([trainer.step(batches(step))["loss"]], dtype=torch.float64)
+        own, _ = compute_loss(model, batches(step))
+        optimizer.zero_grad()
+        own.backward()
+        optimizer.step()
+        loss = own.detach().double()
         if world_size > 1:
             dist.all_reduce(loss)
         yield loss.item() / world_size
