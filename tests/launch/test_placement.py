@@ -113,120 +113,74 @@ def test_slots_of_a_host_file_are_the_users_own_request(subtests):
 
 IMPOSSIBLE = [
     (
-        laptop(),
-        CPU,
-        {"ranks": 7, "per_host": 4},
-        (
-            "cannot place 7 ranks (from -n) on 1 host with 4 each (from --ppn): that is room for 4. "
-            "Use `-n 4`, `--ppn 7` or 2 hosts."
-        ),
+        (laptop(), CPU, {"ranks": 7, "per_host": 4}),
+        "7 ranks (from -n) on 1 host with 4 each (from --ppn): that is room for 4",
+        "`-n 4`, `--ppn 7` or 2 hosts.",
     ),
     (
-        hosts(1),
-        GPU4,
-        {"ranks": 7, "per_host": 4},
-        "cannot place 7 ranks (from -n) on 1 host with 4 each (from --ppn): that is room for 4. Use `-n 4` or 2 hosts.",
+        (hosts(1), GPU4, {"ranks": 7, "per_host": 4}),
+        "7 ranks (from -n) on 1 host with 4 each (from --ppn): that is room for 4",
+        "`-n 4` or 2 hosts.",
     ),
     (
-        hosts(1),
-        GPU4,
-        {"ranks": 9, "per_host": 8},
-        (
-            "cannot place 9 ranks (from -n) on 1 host with 8 each (from --ppn): that is room for 8. "
-            "Use `-n 4` without --ppn or `--oversubscribe` with `-n` alone."
-        ),
+        (hosts(1), GPU4, {"ranks": 9, "per_host": 8}),
+        "9 ranks (from -n) on 1 host with 8 each (from --ppn): that is room for 8",
+        "`-n 4` without --ppn or `--oversubscribe` with `-n` alone.",
     ),
     (
-        hosts(2, (1, 1)),
-        GPU4,
-        {"ranks": 9, "origin": "WORLD_SIZE"},
-        (
-            "cannot place 9 ranks (from WORLD_SIZE) on 2 hosts with 4 devices each (nvidia-smi -L): that is room for 8."
-            " "
-            "Use `-n 8`, 3 hosts or `--oversubscribe` to share devices."
-        ),
+        (hosts(2, (1, 1)), GPU4, {"ranks": 9, "origin": "WORLD_SIZE"}),
+        "9 ranks (from WORLD_SIZE) on 2 hosts with 4 devices each (nvidia-smi -L): that is room for 8",
+        "`-n 8`, 3 hosts or `--oversubscribe` to share devices.",
     ),
     (
-        laptop(),
-        Devices(1, "mps", "macOS"),
-        {"ranks": 2},
-        (
-            "cannot place 2 ranks (from -n) on 1 host with 1 device (macOS): that is room for 1. "
-            "Use `-n 1`, 2 hosts, `TORCH_DEVICE=cpu` for ranks on CPUs or `--oversubscribe` to share devices."
-        ),
+        (laptop(), Devices(1, "mps", "macOS"), {"ranks": 2}),
+        "2 ranks (from -n) on 1 host with 1 device (macOS): that is room for 1",
+        "`-n 1`, 2 hosts, `TORCH_DEVICE=cpu` for ranks on CPUs or `--oversubscribe` to share devices.",
     ),
     (
-        hosts(2, (3, 1), 4),
-        CPU,
-        {"ranks": 5},
-        (
-            "cannot place 5 ranks (from -n) on 2 hosts with 3,1 slots (SLOTS): that is room for 4. "
-            "Use `-n 4`, a job with more slots (--ntasks-per-node) or `--oversubscribe` to share slots."
-        ),
+        (hosts(2, (3, 1), 4), CPU, {"ranks": 5}),
+        "5 ranks (from -n) on 2 hosts with 3,1 slots (SLOTS): that is room for 4",
+        "`-n 4`, a job with more slots (--ntasks-per-node) or `--oversubscribe` to share slots.",
     ),
     (
-        hosts(2, (1, 1), 2, scheduler="pbs"),
-        CPU,
-        {"per_host": 4},
-        (
-            "cannot place 4 ranks (from --ppn) on n0: it has 1 slot (SLOTS). "
-            "Use `--ppn 1`, a job with more slots (mpiprocs) or `--oversubscribe` to share slots."
-        ),
+        (hosts(2, (1, 1), 2, scheduler="pbs"), CPU, {"per_host": 4}),
+        "4 ranks (from --ppn) on n0: it has 1 slot (SLOTS)",
+        "`--ppn 1`, a job with more slots (mpiprocs) or `--oversubscribe` to share slots.",
     ),
     (
-        hosts(2, (4, 1)),
-        CPU,
-        {"ranks": 4, "per_host": 2},
-        (
-            "cannot place 2 ranks (from --ppn) on n1: it has 1 slot (SLOTS). Use `-n 4` without --ppn, "
-            "a job with more slots (--ntasks-per-node) or `--oversubscribe` to share slots."
-        ),
+        (hosts(2, (4, 1)), CPU, {"ranks": 4, "per_host": 2}),
+        "2 ranks (from --ppn) on n1: it has 1 slot (SLOTS)",
+        "`-n 4` without --ppn, a job with more slots (--ntasks-per-node) or `--oversubscribe` to share slots.",
     ),
     (
-        laptop(2),
-        GPU4,
-        {"wanted": (4, 8), "wanted_origin": FILE},
-        (
-            "cannot place 8 ranks (from --hostfile hosts) on n1: it has 4 devices (nvidia-smi -L). Use `--ppn 4`, "
-            "`TORCH_DEVICE=cpu` for ranks on CPUs or `--oversubscribe` to share devices."
-        ),
+        (laptop(2), GPU4, {"wanted": (4, 8), "wanted_origin": FILE}),
+        "8 ranks (from --hostfile hosts) on n1: it has 4 devices (nvidia-smi -L)",
+        "`--ppn 4`, `TORCH_DEVICE=cpu` for ranks on CPUs or `--oversubscribe` to share devices.",
     ),
     (
-        hosts(1, (4,)),
-        CPU,
-        {"wanted": (8,), "wanted_origin": FILE},
-        (
-            "cannot place 8 ranks (from --hostfile hosts) on n0: it has 4 slots (SLOTS). Use `--ppn 4`, "
-            "a job with more slots (--ntasks-per-node) or `--oversubscribe` to share slots."
-        ),
+        (hosts(1, (4,)), CPU, {"wanted": (8,), "wanted_origin": FILE}),
+        "8 ranks (from --hostfile hosts) on n0: it has 4 slots (SLOTS)",
+        "`--ppn 4`, a job with more slots (--ntasks-per-node) or `--oversubscribe` to share slots.",
     ),
     (
-        laptop(2),
-        CPU,
-        {"wanted": (2, 2), "wanted_origin": FILE, "ranks": 5},
-        (
-            "cannot place 5 ranks (from -n) on 2 hosts with 2 slots each (--hostfile hosts): that is room for 4. "
-            "Use `-n 4`, 3 hosts or `--oversubscribe` to share slots."
-        ),
+        (laptop(2), CPU, {"wanted": (2, 2), "wanted_origin": FILE, "ranks": 5}),
+        "5 ranks (from -n) on 2 hosts with 2 slots each (--hostfile hosts): that is room for 4",
+        "`-n 4`, 3 hosts or `--oversubscribe` to share slots.",
     ),
     (
-        laptop(2),
-        GPU4,
-        {"wanted": (8, 1), "wanted_origin": FILE, "ranks": 6},
-        (
-            "cannot place 6 ranks (from -n) on 2 hosts with 4,1 slots (nvidia-smi -L, --hostfile hosts): that is room "
-            "for 5. Use `-n 5` or `--oversubscribe` to share slots."
-        ),
+        (laptop(2), GPU4, {"wanted": (8, 1), "wanted_origin": FILE, "ranks": 6}),
+        "6 ranks (from -n) on 2 hosts with 4,1 slots (nvidia-smi -L, --hostfile hosts): that is room for 5",
+        "`-n 5` or `--oversubscribe` to share slots.",
     ),
 ]
 
 
 def test_an_impossible_request_shows_the_arithmetic_and_the_nearest_one(subtests):
-    for allocation, devices, options, text in IMPOSSIBLE:
-        with subtests.test(text):
+    for (allocation, devices, options), problem, advice in IMPOSSIBLE:
+        with subtests.test(problem):
             with pytest.raises(UsageError) as caught:
                 place(allocation, devices, 2, **options)
-            assert str(caught.value) == text
+            assert str(caught.value) == f"cannot place {problem}. Use {advice}"
 
 
 def test_a_host_may_be_oversubscribed_on_request(subtests):
