@@ -378,11 +378,7 @@ BAD = [
         {},
         ("2 counts", "SLURM_TASKS_PER_NODE", "3 hosts"),
     ),
-    (
-        {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "two"},
-        {},
-        ("two",),
-    ),
+    ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "two"}, {}, ("two",)),
     ({"FLUX_JOB_ID": "f9"}, {}, ("job f9", "flux hostlist f9")),
 ]
 

@@ -177,12 +177,7 @@ SPEAKING = [
         ON_LOGIN,
         (4, "cuda", "SLURM_GPUS_PER_NODE"),
     ),
-    (
-        {"SLURM_GPUS_ON_NODE": "2", "SLURM_GPUS_PER_NODE": "4"},
-        job("n1"),
-        ON_LOGIN,
-        (4, "cuda", "SLURM_GPUS_PER_NODE"),
-    ),
+    ({"SLURM_GPUS_ON_NODE": "2", "SLURM_GPUS_PER_NODE": "4"}, job("n1"), ON_LOGIN, (4, "cuda", "SLURM_GPUS_PER_NODE")),
     ({}, job("n1", "n2"), ON_LOGIN | NVIDIA, (4, "cuda", "site polaris")),
     ({}, job("10.0.0.7", scheduler="none"), ON_LOGIN, (4, "cuda", "site polaris")),
     # a host of the job: by the first label, by Slurm's name for it, as localhost

@@ -71,11 +71,7 @@ HIP = [
     ({"CUDA_VISIBLE_DEVICES": "1,2,3"}, 3, ""),
     ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0,1"}, 1, ""),
     ({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}, 1, ""),
-    (
-        {"ROCR_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"},
-        0,
-        "run `unset HIP_VISIBLE_DEVICES` to filter once",
-    ),
+    ({"ROCR_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"}, 0, "run `unset HIP_VISIBLE_DEVICES` to filter once"),
     (
         {"ROCR_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"},
         0,

@@ -28,11 +28,7 @@ NVIDIA = [
     ("nvidia-version-535.txt", "nvidia-smi-L-2xa100.txt", 2),
     ("nvidia-version-590-open.txt", "nvidia-smi-L-2xa100.txt", 2),
     ("nvidia-version-535.txt", "nvidia-smi-L-mig-h100.txt", 1),
-    (
-        "nvidia-version-590-open.txt",
-        "nvidia-smi-L-mig-h100.txt",
-        3,
-    ),  # three compute instances share one GPU instance
+    ("nvidia-version-590-open.txt", "nvidia-smi-L-mig-h100.txt", 3),  # three compute instances share one GPU instance
     ("nvidia-version-535.txt", "nvidia-smi-L-mig-8xa100.txt", 1),
     ("nvidia-version-590-open.txt", "nvidia-smi-L-mig-8xa100.txt", 7 + 3 + 2 + 1 + 2 + 1 + 1 + 3),
 ]

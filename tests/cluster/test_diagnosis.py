@@ -74,18 +74,8 @@ def test_healthy_hosts_are_not_worth_a_word():
 
 FAULTS = [
     ({"python__versions": {"ezpz": "0.1.0"}}, True, "no torch in /venv/bin/python3", "ezpz_setup_env"),
-    (
-        {"python__torch_build": "cpu"},
-        True,
-        "torch is a CPU build, and there are 4 cuda devices",
-        "TORCH_DEVICE=cpu",
-    ),
-    (
-        {"devices": {"count": 0, "kind": "cpu"}, "driver": ""},
-        False,
-        "no NVIDIA driver is here",
-        "tenth of its size",
-    ),
+    ({"python__torch_build": "cpu"}, True, "torch is a CPU build, and there are 4 cuda devices", "TORCH_DEVICE=cpu"),
+    ({"devices": {"count": 0, "kind": "cpu"}, "driver": ""}, False, "no NVIDIA driver is here", "tenth of its size"),
     ({"python__ezpz_copies": ["/a", "/venv/lib/ezpz"]}, False, "a second ezpz is at /a", "pip uninstall ezpz"),
     ({"python__launch_programs": ["/opt/bin/launch"]}, False, "launch on PATH is /opt/bin/launch", "`ezpz launch`"),
     (
@@ -95,12 +85,7 @@ FAULTS = [
         "first on PATH",
     ),
     ({"folder__is_there": False}, True, "the working folder /project is not there", "all hosts share"),
-    (
-        {"script__problem": "Permission denied"},
-        True,
-        "cannot read /project/train.py: Permission denied",
-        "all hosts",
-    ),
+    ({"script__problem": "Permission denied"}, True, "cannot read /project/train.py: Permission denied", "all hosts"),
     ({"places__/dev/shm__free": 1 << 20}, False, "/dev/shm has 1 MiB left", "make room"),
     ({"places__the run's folder__inodes": 3}, False, "has room for 3 more files", "quota"),
     (
@@ -111,12 +96,7 @@ FAULTS = [
     ),
     ({"limits__nofile": 256}, False, "the limit nofile is 256", "ulimit -n 1024"),
     ({"limits__memlock": 65536}, False, "only 64 KiB of memory may be locked", "unlimited memlock"),
-    (
-        {"interface_variables": {"GLOO_SOCKET_IFNAME": "ib"}},
-        True,
-        "GLOO_SOCKET_IFNAME=ib names no interface",
-        "unset",
-    ),
+    ({"interface_variables": {"GLOO_SOCKET_IFNAME": "ib"}}, True, "GLOO_SOCKET_IFNAME=ib names no interface", "unset"),
     ({"interface_variables": {"NCCL_SOCKET_IFNAME": "=eth9"}}, True, "NCCL_SOCKET_IFNAME==eth9 names no", "unset"),
     ({"stale": {"RANK": "3"}}, False, "this shell is no rank, and holds RANK=3", "unset RANK"),
     (
