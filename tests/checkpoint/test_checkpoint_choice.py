@@ -124,17 +124,19 @@ def test_the_newest_is_the_last_saved_whatever_its_step(outputs):
     assert find_latest(run) == newest
 
 
-@pytest.mark.parametrize("content", ["", "[]", "7", '{"schema": 1}', '{"schema": 1, "step": "x"}', "\x00"])
-def test_no_content_of_checkpoint_json_is_an_accident(outputs, content):
+def test_no_content_of_checkpoint_json_is_an_accident(subtests, outputs):
     run = outputs / "a"
     first, second = write(run, 1), write(run, 2)
-    (second / "checkpoint.json").write_text(content)
-    assert find_latest(run) == first
     said = json.loads((first / "checkpoint.json").read_text())
+    for content in ("", "[]", "7", '{"schema": 1}', '{"schema": 1, "step": "x"}', "\x00"):
+        with subtests.test(content):
+            (second / "checkpoint.json").write_text(content)
+            assert find_latest(run) == first
     for key in said:
-        (second / "checkpoint.json").write_text(json.dumps({**said, key: None}))
-        assert find_latest(run) in {first, second}
-    assert describe(run)
+        with subtests.test(key):
+            (second / "checkpoint.json").write_text(json.dumps({**said, key: None}))
+            assert find_latest(run) in {first, second}
+            assert describe(run)
 
 
 def test_finding_loads_no_torch(outputs, clean_env):
@@ -156,17 +158,15 @@ def test_a_place_is_that_of_the_mesh():
     assert [place_of(rank, mesh) for rank in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("saved", "now", "sources"),
-    [
+def test_each_rank_takes_up_the_numbers_of_its_data_parallel_place(subtests):
+    for saved, now, sources in [
         ((4, {}), (4, {"dp_shard": 4}), [0, 1, 2, 3]),
         ((4, {"dp_shard": 2, "tp": 2}), (4, {"dp_shard": 2, "tp": 2}), [0, 1, 2, 3]),
         ((4, {}), (4, {"dp_shard": 2, "tp": 2}), [0, 0, 1, 1]),
         ((4, {"dp_shard": 2, "tp": 2}), (4, {}), [0, 2, None, None]),
         ((4, {}), (2, {}), [0, 1]),
         ((2, {}), (4, {}), [0, 1, None, None]),
-    ],
-)
-def test_each_rank_takes_up_the_numbers_of_its_data_parallel_place(saved, now, sources):
-    said = manifest(1, 1, "", world_size=saved[0], mesh=saved[1])
-    assert [source_of(Layout(*now, rank), said) for rank in range(now[0])] == sources
+    ]:
+        said = manifest(1, 1, "", world_size=saved[0], mesh=saved[1])
+        with subtests.test(saved=saved, now=now):
+            assert [source_of(Layout(*now, rank), said) for rank in range(now[0])] == sources

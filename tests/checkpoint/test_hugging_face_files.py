@@ -144,39 +144,42 @@ def test_cut_and_damaged_files_are_told(folder):
 FIRST, SECOND = "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight"
 
 
-@pytest.mark.parametrize(
-    ("name", "entry", "told"),
-    [
-        (FIRST, {"shape": [-48, -32]}, rf"{FIRST} has 6144 bytes for F32 \[-48, -32\]"),
-        (FIRST, {"shape": [48.5, 32]}, rf"its header tells no place of {FIRST}"),
-        (FIRST, {"shape": 1536}, rf"its header tells no place of {FIRST}"),
-        (FIRST, {"data_offsets": [0, 6144, 6145]}, rf"its header tells no place of {FIRST}"),
-        (FIRST, {"data_offsets": [float("inf"), 6144]}, rf"its header tells no place of {FIRST}"),
-        (FIRST, {"data_offsets": [6144, 0]}, rf"{FIRST} has -6144 bytes"),
-        (FIRST, {"data_offsets": [-6144, 0]}, rf"{FIRST} has 6144 bytes"),
-        (SECOND, {"data_offsets": [4096, 8192]}, rf"{FIRST} and {SECOND} share bytes 4096 to 6144"),
-        (SECOND, {"data_offsets": [0, 4096]}, r"share bytes 0 to 4096"),
-        (FIRST, {"shape": [47, 32], "data_offsets": [0, 6016]}, r"bytes 6016 to 6144, before \S+, are no tensor's"),
-        (SECOND, {"dtype": "F8_E4M3"}, rf"{SECOND} in model.safetensors has the number format F8_E4M3, and known here"),
-        (SECOND, {"dtype": None}, rf"{SECOND} in model.safetensors has the number format None, and known here"),
-        (SECOND, 7, rf"its header tells no place of {SECOND}"),
-    ],
-)
-def test_a_header_that_contradicts_itself_is_one_line(folder, name, entry, told):
+CONTRADICTIONS = [
+    (FIRST, {"shape": [-48, -32]}, rf"{FIRST} has 6144 bytes for F32 \[-48, -32\]"),
+    (FIRST, {"shape": [48.5, 32]}, rf"its header tells no place of {FIRST}"),
+    (FIRST, {"shape": 1536}, rf"its header tells no place of {FIRST}"),
+    (FIRST, {"data_offsets": [0, 6144, 6145]}, rf"its header tells no place of {FIRST}"),
+    (FIRST, {"data_offsets": [float("inf"), 6144]}, rf"its header tells no place of {FIRST}"),
+    (FIRST, {"data_offsets": [6144, 0]}, rf"{FIRST} has -6144 bytes"),
+    (FIRST, {"data_offsets": [-6144, 0]}, rf"{FIRST} has 6144 bytes"),
+    (SECOND, {"data_offsets": [4096, 8192]}, rf"{FIRST} and {SECOND} share bytes 4096 to 6144"),
+    (SECOND, {"data_offsets": [0, 4096]}, r"share bytes 0 to 4096"),
+    (FIRST, {"shape": [47, 32], "data_offsets": [0, 6016]}, r"bytes 6016 to 6144, before \S+, are no tensor's"),
+    (SECOND, {"dtype": "F8_E4M3"}, rf"{SECOND} in model.safetensors has the number format F8_E4M3, and known here"),
+    (SECOND, {"dtype": None}, rf"{SECOND} in model.safetensors has the number format None, and known here"),
+    (SECOND, 7, rf"its header tells no place of {SECOND}"),
+]
+
+
+def test_a_header_that_contradicts_itself_is_one_line(subtests, folder):
     path = folder / "model.safetensors"
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    header[name] = {**header[name], **entry} if isinstance(entry, dict) else entry
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
-    refused(folder, told)
+    model = build(2)
+    for name, entry, told in CONTRADICTIONS:
+        header = json.loads(data[8 : 8 + length])
+        header[name] = {**header[name], **entry} if isinstance(entry, dict) else entry
+        text = json.dumps(header).encode()
+        path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+        with subtests.test(name=name, entry=entry):
+            refused(folder, told, model)
 
 
-@pytest.mark.parametrize("header", [b"[" * 100_000, b'{"a": {"dtype"', b"\xff\xfe{}", b"[]", b'"F32"'])
-def test_a_header_that_is_no_table_is_one_line(folder, header):
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    refused(folder, r"model.safetensors is damaged: no (JSON|table) where it must be")
+def test_a_header_that_is_no_table_is_one_line(subtests, folder):
+    for header in (b"[" * 100_000, b'{"a": {"dtype"', b"\xff\xfe{}", b"[]", b'"F32"'):
+        (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+        with subtests.test(header=header[:20]):
+            refused(folder, r"model.safetensors is damaged: no (JSON|table) where it must be")
 
 
 def test_a_tensor_of_an_unknown_format_has_a_size_and_is_refused_when_it_is_read(folder):
