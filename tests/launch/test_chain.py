@@ -6,8 +6,6 @@ import os
 import random
 import re
 import shlex
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from ezpz.launch import chain as chains
-from ezpz.launch import lease as leases
 from lab import process
 from lab.small_pbs import SmallPbs
 
+pytestmark = pytest.mark.slow
 CHAINED = Path(__file__).parent / "scripts" / "chained.py"
 JOB = """\
 #!/bin/bash
@@ -115,7 +113,6 @@ def running(pbs):
     return next((job for job, state in pbs.states().items() if state == "R"), None)
 
 
-@pytest.mark.slow
 def test_success_is_done_and_leaves_nothing_queued(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, last=20, pause=0.05)
     chain.submit()
@@ -128,7 +125,6 @@ def test_success_is_done_and_leaves_nothing_queued(pbs, tmp_path):
     chain.check()
 
 
-@pytest.mark.slow
 def test_a_bug_starts_no_further_job(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, bug=12, pause=0.05)
     chain.submit()
@@ -138,7 +134,6 @@ def test_a_bug_starts_no_further_job(pbs, tmp_path):
     assert pbs.jobs()["1.head"]["Exit_status"] == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["qdel", "STOP"])
 def test_cancelling_and_a_file_stop_the_chain(pbs, tmp_path, how):
     chain = Chained(tmp_path, pbs, last=400)
@@ -156,7 +151,6 @@ def test_cancelling_and_a_file_stop_the_chain(pbs, tmp_path, how):
     chain.check()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["gently", "--now"])
 def test_a_kill_stops_the_chain_and_leaves_nothing_queued(pbs, tmp_path, how):
     chain = Chained(tmp_path, pbs, last=4000)
@@ -177,7 +171,6 @@ def test_a_kill_stops_the_chain_and_leaves_nothing_queued(pbs, tmp_path, how):
     chain.check()
 
 
-@pytest.mark.slow
 def test_a_job_that_starts_and_finds_a_stop_ends_at_once(pbs, tmp_path):
     chain = Chained(tmp_path, pbs)
     (chain.folder / "verdict").write_text("stop: a bug\n")
@@ -190,7 +183,6 @@ def test_a_job_that_starts_and_finds_a_stop_ends_at_once(pbs, tmp_path):
     assert not chain.log()
 
 
-@pytest.mark.slow
 def test_what_a_job_without_training_has_cancelled_waits_no_more(pbs, tmp_path):
     chain = Chained(tmp_path, pbs)
     (chain.folder / "verdict").write_text("done\n")
@@ -202,7 +194,6 @@ def test_what_a_job_without_training_has_cancelled_waits_no_more(pbs, tmp_path):
     assert json.loads((chain.folder / "jobs.json").read_text()) == {"jobs": rows, "waiting": [], "queueing": False}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("how", "found"), [("hangs", "STOP"), ("refuses", "done")])
 def test_a_job_that_must_not_train_ends_soon_whatever_the_scheduler_does(pbs, tmp_path, how, found):
     chain = Chained(tmp_path, pbs, ids=[f"{number}.head" for number in range(90, 100)])
@@ -221,7 +212,6 @@ def test_a_job_that_must_not_train_ends_soon_whatever_the_scheduler_does(pbs, tm
     assert not chain.log()
 
 
-@pytest.mark.slow
 def test_a_job_that_died_before_its_launch_starts_nothing(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, last=400)
     first = chain.submit()
@@ -233,7 +223,6 @@ def test_a_job_that_died_before_its_launch_starts_nothing(pbs, tmp_path):
     chain.check()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["preempt", "wall", "host"])
 def test_what_the_scheduler_did_is_followed(pbs, tmp_path, how):
     chain = Chained(tmp_path, pbs, last=60)
@@ -250,7 +239,6 @@ def test_what_the_scheduler_did_is_followed(pbs, tmp_path, how):
     chain.check()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lacks", "how"),
     [("PATH", "preempt"), ("PATH", "qdel"), ("history", "preempt"), ("history", "qdel"), ("qstat", "preempt")],
@@ -279,7 +267,6 @@ def test_what_pbs_did_is_followed_as_far_as_it_tells(pbs, tmp_path, how, lacks):
     chain.check()
 
 
-@pytest.mark.slow
 def test_never_more_jobs_than_the_limit(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, jobs=2, last=4000)
     chain.submit()
@@ -294,7 +281,6 @@ def test_never_more_jobs_than_the_limit(pbs, tmp_path):
     assert list(pbs.states()) == ["1.head", "2.head"]
 
 
-@pytest.mark.slow
 def test_a_second_launch_beside_the_first_is_refused(pbs, tmp_path):
     chain = Chained(tmp_path, pbs)
     with chain.held():
@@ -315,7 +301,6 @@ TORN = [
 ]
 
 
-@pytest.mark.slow
 def test_files_of_a_chain_that_are_torn_or_foreign_start_nothing(pbs, tmp_path, subtests):
     for number, (name, text) in enumerate(TORN):
         with subtests.test(name, text=text):
@@ -333,7 +318,6 @@ def test_files_of_a_chain_that_are_torn_or_foreign_start_nothing(pbs, tmp_path, 
             assert (chain.folder / name).read_text() == text
 
 
-@pytest.mark.slow
 def test_a_job_that_may_not_train_changes_no_row_of_the_one_that_does(pbs, tmp_path):
     chain = Chained(tmp_path, pbs)
     with chain.held():
@@ -354,181 +338,11 @@ def test_outside_of_a_job_a_chain_is_refused(tmp_path, monkeypatch):
         chains.Chain({"EZPZ_CHAIN": str(tmp_path)}, print)
 
 
-# The lease alone
-
-
-def entry(job):
-    return {"job": job, "scheduler": "pbs", "restarts": 0, "host": "n01"}
-
-
-def test_a_lease_is_taken_once_and_again_when_it_was_given_back(tmp_path):
-    first = leases.take(str(tmp_path), entry("1"), lambda _: False)
-    with pytest.raises(leases.HeldError, match="job 1 on n01 holds"):
-        leases.take(str(tmp_path), entry("2"), lambda _: False)
-    first.give_back()
-    second = leases.take(str(tmp_path), entry("2"), lambda _: False)
-    assert second.is_ours()
-    assert not first.is_ours()
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["lease-000001", "lease-000002"]
-
-
-def test_a_lease_is_void_when_its_job_is_over_and_silent_or_after_long(tmp_path):
-    lease = leases.take(str(tmp_path), entry("1"), lambda _: False)
-    now = time.time()
-    os.utime(lease.path, (now, now - leases.SILENT - 1))
-    with pytest.raises(leases.HeldError):
-        leases.take(str(tmp_path), entry("2"), lambda _: False)
-    second = leases.take(str(tmp_path), entry("2"), lambda held: held["job"] == "1")
-    os.utime(second.path, (now, now - leases.VOID - 1))
-    assert leases.take(str(tmp_path), entry("3"), lambda _: False).is_ours()
-    assert not second.is_ours()
-
-
-def test_of_many_that_take_a_void_lease_at_once_one_has_it(tmp_path, monkeypatch, subtests):
-    def no_link(*_):
-        raise OSError(95, "Operation not supported")
-
-    for ended, has_links in (("given back", True), ("given back", False), ("silent", True), ("silent", False)):
-        with subtests.test(ended, has_links=has_links), monkeypatch.context() as patch:
-            folder = tmp_path / f"{ended} {has_links}"
-            folder.mkdir()
-            if not has_links:
-                patch.setattr(leases.os, "link", no_link)
-            first = leases.take(str(folder), entry("0"), lambda _: False)
-            if ended == "given back":
-                first.give_back()
-            else:
-                os.utime(first.path, (0, time.time() - leases.VOID - 1))
-            assert sum(take_at_once(folder, 8)) == 1
-
-
-def take_at_once(folder, number):
-    """Whether each of so many processes has got the lease."""
-    pids = []
-    for place in range(number):
-        pid = os.fork()
-        if not pid:
-            code = 1
-            try:
-                while not (folder / "start").exists():
-                    time.sleep(0.001)
-                leases.take(str(folder), entry(str(place)), lambda _: False)
-                code = 0
-            except leases.HeldError:
-                pass
-            finally:
-                os._exit(code)
-        pids.append(pid)
-    (folder / "start").touch()
-    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 for pid in pids]
-
-
-class Holder:
-    """A process that holds a lease, has it renewed, and listens to nothing; a context manager."""
-
-    def __init__(self, tmp_path, *, ends=leases.ENDS):
-        self.folder = tmp_path / "chain"
-        self.folder.mkdir()
-        self._program = f"""
-import os, sys, time
-sys.path.insert(0, {str(SRC)!r})
-from ezpz.launch import lease
-lease.EVERY, lease.ENDS = 0.2, {ends!r}
-mine = lease.take({str(self.folder)!r}, {entry("1")!r}, lambda _: False)
-mine.keep()
-while not mine.lost():
-    time.sleep(0.05)
-print(mine.lost(), flush=True)
-time.sleep(120)
-"""
-
-    def __enter__(self):
-        self.process = subprocess.Popen([sys.executable, "-c", self._program], stdout=subprocess.PIPE, text=True)
-        process.wait_until(lambda: len(self.pids()) == 2, 30, "a guard, and what renews")
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
-        process.wait_until(lambda: not self.pids(), 10, "the end of the guard and of what renews")
-
-    def pids(self):
-        """Of the guard and of what renews, in this order."""
-        return sorted(guards(self.folder))
-
-    def says(self):
-        return self.process.stdout.readline()
-
-
-def guards(folder):
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            words = path.read_bytes().split(b"\0")
-            if any(word.startswith(f"{folder}/lease-".encode()) for word in words):
-                found.append(int(path.parent.name))
-    return found
-
-
-@pytest.mark.slow
-def test_who_has_lost_its_lease_is_told_and_ended(tmp_path):
-    with Holder(tmp_path) as holder:
-        (holder.folder / "lease-000002").write_text(json.dumps(entry("2")))
-        assert holder.says() == "another job has taken it\n"
-        assert holder.process.wait(60) == -signal.SIGTERM
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("which", [0, 1])
-def test_the_end_of_what_keeps_a_lease_is_told(tmp_path, which):
-    with Holder(tmp_path) as holder:
-        os.kill(holder.pids()[which], signal.SIGKILL)
-        assert holder.says() == "the process that renews it was killed\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["fails", "hangs"])
-def test_who_cannot_renew_its_lease_is_ended_before_it_is_void(tmp_path, how):
-    assert leases.ENDS + 65 < leases.VOID  # of which a launch that does not listen has 35 to end
-    with Holder(tmp_path, ends=2.0) as holder:
-        if how == "fails":  # as a file system that has gone away
-            holder.folder.rename(tmp_path / "away")
-        else:
-            os.kill(holder.pids()[1], signal.SIGSTOP)
-        assert holder.says() == f"{holder.folder} could not be written for 2 s\n"
-        assert holder.process.wait(60) == -signal.SIGTERM
-
-
-@pytest.mark.slow
-def test_a_lease_that_is_renewed_after_its_job_is_not_waited_for_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(leases, "PATIENCE", 2.0)
-    with Holder(tmp_path) as holder:
-        with pytest.raises(leases.HeldError, match="ago although the scheduler says that this job is over; it is void"):
-            leases.take(str(holder.folder), entry("2"), lambda _: True)
-        assert holder.process.poll() is None
-
-
-@pytest.mark.slow
-def test_what_ends_a_job_gently_leaves_the_lease_alone(tmp_path):
-    with Holder(tmp_path) as holder:
-        for pid in holder.pids():
-            os.kill(pid, signal.SIGTERM)
-            os.kill(pid, signal.SIGUSR2)
-        path = Path(leases.holder(str(holder.folder))[0])
-        for _ in range(2):
-            os.utime(path, (0, 0))
-            process.wait_until(lambda: path.stat().st_mtime, 60, "its renewal")
-        assert len(holder.pids()) == 2
-        assert holder.process.poll() is None
-
-
-@pytest.mark.slow
 def test_ranks_of_a_job_that_has_lost_its_lease_save_nothing_more(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, last=4000, more=["save-at-term"])
     job = chain.submit()
     chain.until_steps(1)
-    (chain.folder / "lease-000002").write_text(json.dumps(entry("another")))
+    (chain.folder / "lease-000002").write_text(json.dumps({"job": "another"}))
     chain.until(lambda: pbs.states()[job] == "F", "its end")
     assert pbs.jobs()[job]["Exit_status"] == 125, chain.words()
     assert "another job has taken it; killing all ranks" in chain.words()
@@ -537,12 +351,11 @@ def test_ranks_of_a_job_that_has_lost_its_lease_save_nothing_more(pbs, tmp_path)
     pbs.end(running(pbs) or "", "wall")
 
 
-@pytest.mark.slow
 def test_a_job_whose_lease_is_renewed_no_more_ends(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, last=4000, more=["save-at-term"])
-    chain.submit()
+    job = chain.submit()
     chain.until_steps(1)
-    process.kill_all(guards(chain.folder))
+    process.kill_all(pbs.pids(job, f"{chain.folder}/lease-"))
     chain.until_idle()
     assert chain.verdict() == "stop: its lease was lost: the process that renews it was killed\n", chain.words()
     assert not any(line.startswith("asked") for line in chain.log()), chain.log()
@@ -582,7 +395,6 @@ def _kill_at_random(pbs, tmp_path, kills, seed):
 KILLS = int(os.environ.get("EZPZ_TEST_KILLS", "6"))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300 + 15 * KILLS)
 def test_random_kills_make_no_second_writer_and_lose_no_checkpoint(pbs, tmp_path):
     _kill_at_random(pbs, tmp_path, KILLS, os.environ.get("EZPZ_SEED", "7"))
