@@ -83,12 +83,13 @@ def test_one_row_has_no_way_from_one_value_to_another():
     assert shown["loss"] == "0.5"
 
 
-@pytest.mark.parametrize("screen", [WIDE, NARROW, PLAIN])
-def test_it_is_80_columns_at_most_and_ascii_where_the_terminal_is(screen):
-    title, shown = recorded([{"loss": 2.0}, {"loss": 1.0}], screen=screen)
-    assert len(title) == min(screen.width, 80)
-    assert shown["loss"] == ("2 -> 1" if screen.ascii_only else "2 → 1")
-    assert title.isascii() == screen.ascii_only
+def test_it_is_80_columns_at_most_and_ascii_where_the_terminal_is(subtests):
+    for screen in (WIDE, NARROW, PLAIN):
+        with subtests.test(f"{screen.width} columns"):
+            title, shown = recorded([{"loss": 2.0}, {"loss": 1.0}], screen=screen, folder=f"run{screen.width}")
+            assert len(title) == min(screen.width, 80)
+            assert shown["loss"] == ("2 -> 1" if screen.ascii_only else "2 → 1")
+            assert title.isascii() == screen.ascii_only
 
 
 def test_a_run_that_was_started_again_counts_its_new_steps():

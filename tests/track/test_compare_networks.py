@@ -53,11 +53,13 @@ def compared(folder, first, *others):
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize(("case", "code", "said"), CASES)
-def test_each_of_nine_pairs_gets_its_verdict(trained, network, case, code, said):
-    [found] = compared(trained(network), "first", case)
-    assert found.verdict.text.startswith(said)
-    assert found.verdict.exit_code == code
+def test_each_of_nine_pairs_gets_its_verdict(trained, network, subtests):
+    folder = trained(network)
+    for case, code, said in CASES:
+        with subtests.test(case):
+            [found] = compared(folder, "first", case)
+            assert found.verdict.text.startswith(said)
+            assert found.verdict.exit_code == code
 
 
 @pytest.mark.parametrize("network", NETWORKS)

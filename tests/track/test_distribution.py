@@ -23,10 +23,10 @@ def test_a_range_of_its_own_gives_every_step_the_same_edges():
     assert sum(two.counts) == 9  # what lies outside is not counted
 
 
-@pytest.mark.parametrize("arguments", [(0,), (MOST_BINS + 1,), (2.5,), (4, (1.0, 1.0))])
-def test_what_is_no_binning_is_refused(arguments):
-    with pytest.raises(TrackError, match="1 to 512 bins"):
-        histogram([1.0], *arguments)
+def test_what_is_no_binning_is_refused(subtests):
+    for arguments in [(0,), (MOST_BINS + 1,), (2.5,), (4, (1.0, 1.0))]:
+        with subtests.test(str(arguments)), pytest.raises(TrackError, match="1 to 512 bins"):
+            histogram([1.0], *arguments)
 
 
 def test_a_histogram_is_recorded_and_reads_back(history):
@@ -43,20 +43,21 @@ def test_histograms_of_others_are_recorded_by_what_they_carry(history):
     assert read_journal(history.outdir)[0]["m"]["h"] == Histogram([1, 2], [0.0, 0.5, 1.0])
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        Histogram([1, 2], [0.0, 1.0]),
-        Histogram([], [0.0]),
-        Histogram([1], [1.0, 0.0]),
-        Histogram([float("nan")], [0.0, 1.0]),
-        Histogram([1], [0.0, float("inf")]),
-    ],
-)
-def test_a_histogram_that_is_none_is_refused(history, wrong):
-    with pytest.raises(TrackError, match="cannot record metric 'h'"):
-        history.update({"h": wrong})
-    assert read_journal(history.outdir) == []
+WRONG = [
+    Histogram([1, 2], [0.0, 1.0]),
+    Histogram([], [0.0]),
+    Histogram([1], [1.0, 0.0]),
+    Histogram([float("nan")], [0.0, 1.0]),
+    Histogram([1], [0.0, float("inf")]),
+]
+
+
+def test_a_histogram_that_is_none_is_refused(subtests, history):
+    for wrong in WRONG:
+        with subtests.test(str(wrong)):
+            with pytest.raises(TrackError, match="cannot record metric 'h'"):
+                history.update({"h": wrong})
+            assert read_journal(history.outdir) == []
 
 
 def test_tensors_of_torch_are_counted_in_any_precision():

@@ -17,6 +17,8 @@ for step in range(30):
     history.update({"loss": 1.0 / (step + 1), "lr": 0.1, **{f"layer/{n}": n * step for n in range(98)}})
 """
 
+FEW = RECORD.replace("range(98)", "range(3)")
+
 IN_ORDER = """
 seen, before = [], set()
 HEAVY = {"matplotlib", "xarray", "pandas"}
@@ -25,9 +27,9 @@ def watch(event, args):
         seen.append((str(args[1]).partition("out/")[2], sorted(HEAVY & set(sys.modules))))
 sys.addaudithook(watch)
 
-from ezpz.track import pictures
-figures, make = [], pictures._figure
-pictures._figure = lambda *a, **k: figures.append(1) or make(*a, **k)
+from ezpz.track import plots
+figures, make = [], plots.Pictures  # each has one figure, for all that it draws
+plots.Pictures = lambda *a, **k: figures.append(1) or make(*a, **k)
 from ezpz.track import stored
 reads, read = [], stored.read_stored
 stored.read_stored = lambda *a: reads.append(1) or read(*a)
@@ -37,6 +39,7 @@ print(json.dumps({"seen": seen, "figures": len(figures), "reads": len(reads)}), 
 """
 
 
+@pytest.mark.slow
 def test_data_come_first_then_the_report_then_texts_then_six_pictures(run_python, tmp_path):
     done = run_python(RECORD + IN_ORDER)
     assert done.returncode == 0, done.stderr.decode()
@@ -56,7 +59,8 @@ def test_data_come_first_then_the_report_then_texts_then_six_pictures(run_python
     assert told["reads"] == 1
 
 
-@pytest.mark.parametrize("last", ["draw_pictures", "save_text"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("last", ["save_text", "draw_pictures"])
 def test_a_kill_among_the_drawings_finds_data_and_report_complete(run_python, tmp_path, last):
     killed = f"""
 import os, signal
@@ -76,6 +80,7 @@ history.finalize(show=False)
     assert not list(folder.rglob("*.png"))
 
 
+@pytest.mark.slow
 def test_the_line_that_says_what_is_drawn_comes_before_matplotlib(run_python):
     absent = """
 class None_:
@@ -85,7 +90,7 @@ sys.meta_path.insert(0, None_())
 history.finalize(show=False)
 assert "report" in history.paths and "tplot" in history.paths and "pngs" not in history.paths
 """
-    done = run_python(RECORD + absent)
+    done = run_python(FEW + absent)
     assert done.returncode == 0, done.stderr.decode()
     lines = [line for line in done.stdout.decode().splitlines() if "PNG and SVG" in line or "cannot draw" in line]
     assert len(lines) == 2
@@ -93,6 +98,7 @@ assert "report" in history.paths and "tplot" in history.paths and "pngs" not in 
     assert "cannot draw the picture of loss" in lines[1]
 
 
+@pytest.mark.slow
 def test_nothing_outlives_the_end(run_python):
     """No process and no thread goes on with drawing."""
     alone = """
@@ -102,5 +108,5 @@ assert [t for t in threading.enumerate() if not t.daemon] == [threading.main_thr
 assert not os.path.exists(f"/proc/self/task/{os.getpid()}/children") or not open(
     f"/proc/self/task/{os.getpid()}/children").read().strip()
 """
-    done = run_python(RECORD + alone)
+    done = run_python(FEW + alone)
     assert done.returncode == 0, done.stderr.decode()

@@ -109,20 +109,21 @@ def test_a_public_report_names_no_host(run):
     assert "n00" not in build_page(open_run(run), public=True)
 
 
-@pytest.mark.parametrize(
-    ("rate", "unit", "hardware", "expected"),
-    [
-        (8000.0, "tok/s", {"joules": 400_000.0, "seconds": 100.0}, (2.0, "tok/J")),
-        (8000.0, "it/s", {"joules": 400_000.0, "seconds": 100.0}, None),
-        (8000.0, "TFLOP/s", {"joules": 400_000.0, "seconds": 100.0}, None),
-        (8000.0, "tok/s", {"joules": 0, "seconds": 100.0}, None),
-        (8000.0, "tok/s", {"seconds": 100.0}, None),
-        (None, None, {"joules": 1.0, "seconds": 1.0}, None),
-        (8000.0, "tok/s", "no object", None),
-    ],
-)
-def test_tokens_and_samples_per_joule_and_nothing_else(rate, unit, hardware, expected):
-    assert per_joule(rate, unit, {"hardware": hardware}) == expected
+EFFICIENCIES = [
+    (8000.0, "tok/s", {"joules": 400_000.0, "seconds": 100.0}, (2.0, "tok/J")),
+    (8000.0, "it/s", {"joules": 400_000.0, "seconds": 100.0}, None),
+    (8000.0, "TFLOP/s", {"joules": 400_000.0, "seconds": 100.0}, None),
+    (8000.0, "tok/s", {"joules": 0, "seconds": 100.0}, None),
+    (8000.0, "tok/s", {"seconds": 100.0}, None),
+    (None, None, {"joules": 1.0, "seconds": 1.0}, None),
+    (8000.0, "tok/s", "no object", None),
+]
+
+
+def test_tokens_and_samples_per_joule_and_nothing_else(subtests):
+    for rate, unit, hardware, expected in EFFICIENCIES:
+        with subtests.test(f"{rate} {unit} {hardware}"):
+            assert per_joule(rate, unit, {"hardware": hardware}) == expected
 
 
 def test_present_values_are_one_line_with_their_age_and_old_ones_are_none(run):

@@ -8,9 +8,16 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-import xarray as xr
 
 from ezpz.track.lazy_dataset import LazyDataset, dataset_of, open_dataset
+
+
+@pytest.fixture
+def xr():
+    """xarray, imported by a test that needs it: whoever collects this file does not pay for it."""
+    import xarray
+
+    return xarray
 
 
 @pytest.fixture
@@ -21,7 +28,7 @@ def path(history):
 
 
 @pytest.fixture
-def lazy(path):
+def lazy(path, xr):
     return LazyDataset(path.read_bytes())
 
 
@@ -51,6 +58,7 @@ assert text == repr(xarray.open_dataset("out/train.h5", engine="h5netcdf").load(
     assert done.returncode == 0, done.stderr.decode()
 
 
+@pytest.mark.slow
 def test_other_ranks_get_an_empty_one_without_xarray(run_python):
     code = """
 import sys
@@ -66,75 +74,82 @@ assert dict(dataset.sizes) == {} and not dataset and len(dataset) == 0
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_who_has_loaded_xarray_gets_a_plain_dataset(path):
+def test_who_has_loaded_xarray_gets_a_plain_dataset(path, xr):
     assert type(dataset_of(path)) is xr.Dataset
     assert type(dataset_of(None)) is xr.Dataset
 
 
-def test_nothing_is_read_before_it_is_touched(lazy, monkeypatch):
+def test_nothing_is_read_before_it_is_touched(lazy, xr, monkeypatch):
     monkeypatch.setattr(xr, "open_dataset", lambda *_, **__: pytest.fail("read"))
     assert isinstance(lazy, xr.Dataset)
     assert isinstance(lazy, Mapping)
     assert not isinstance(lazy, (dict, xr.DataArray))
 
 
-def test_it_is_as_it_was_at_the_end_of_the_run(lazy, path, real):
+def test_it_is_as_it_was_at_the_end_of_the_run(lazy, path, real, xr):
     path.unlink()
     xr.testing.assert_identical(lazy.load(), real)
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        repr,
-        str,
-        len,
-        bool,
-        list,
-        sorted,
-        dir,
-        lambda ds: f"{ds}",
-        lambda ds: ds["loss"].values.tolist(),
-        lambda ds: ds.loss.values.tolist(),
-        lambda ds: list(ds.items()),
-        lambda ds: dict(ds.sizes),
-        lambda ds: {name: var.dtype for name, var in ds.variables.items()},
-        lambda ds: dict(ds.attrs),
-        lambda ds: ds.to_dict(),
-        lambda ds: ds.mean()["loss"].item(),
-        lambda ds: ds[["loss"]] + 1,
-        lambda ds: 1 - ds[["loss"]],
-        lambda ds: (1.0 / ds.drop_vars(["note", "ok"]))["loss"].values.tolist(),
-        lambda ds: ds.drop_vars("note") * np.float64(2),
-        lambda ds: np.abs(ds.drop_vars("note")),
-        lambda ds: ds.drop_vars("note") > 0.7,
-        lambda ds: "loss" in ds,
-        lambda ds: ds.where(ds["step"] > 0, drop=True),
-        lambda ds: xr.merge([ds, xr.Dataset({"more": 1})]),
-        lambda ds: xr.concat([ds, ds], dim="draw"),
-        lambda ds: xr.Dataset({"a": 1}).assign(loss=ds["loss"]),
-        copy.copy,
-        copy.deepcopy,
-        lambda ds: ds.copy(deep=True),
-        lambda ds: pickle.loads(pickle.dumps(ds)),
-        lambda ds: pickle.loads(pickle.dumps(ds, protocol=5)),
-        lambda ds: ds.__enter__()["n"],
-        lambda ds: ds.equals(ds.copy()),
-        lambda ds: ds._repr_html_() and True,
-    ],
-)
-def test_it_does_what_the_dataset_does(lazy, real, use):
-    here, there = use(lazy), use(real)
-    assert type(here) is type(there)
-    if isinstance(there, (xr.Dataset, xr.DataArray)):
-        xr.testing.assert_identical(here, there)
-    elif isinstance(there, list) and there and isinstance(there[0], tuple):
-        assert [name for name, _ in here] == [name for name, _ in there]
-    else:
-        assert here == there
+def merged(ds):
+    import xarray as xr
+
+    twice = xr.concat([ds, ds], dim="draw")
+    own = xr.Dataset({"a": 1}).assign(loss=ds["loss"])
+    return xr.merge([ds, xr.Dataset({"more": 1, "draws": twice.sizes["draw"], "own": own["loss"].sum()})])
 
 
-def test_the_real_one_knows_it_as_its_equal(lazy, real):
+USES = [
+    repr,
+    str,
+    len,
+    bool,
+    list,
+    sorted,
+    dir,
+    lambda ds: f"{ds}",
+    lambda ds: ds["loss"].values.tolist(),
+    lambda ds: ds.loss.values.tolist(),
+    lambda ds: list(ds.items()),
+    lambda ds: dict(ds.sizes),
+    lambda ds: {name: var.dtype for name, var in ds.variables.items()},
+    lambda ds: dict(ds.attrs),
+    lambda ds: ds.to_dict(),
+    lambda ds: ds.mean()["loss"].item(),
+    lambda ds: ds[["loss"]] + 1,
+    lambda ds: 1 - ds[["loss"]],
+    lambda ds: (1.0 / ds.drop_vars(["note", "ok"]))["loss"].values.tolist(),
+    lambda ds: ds.drop_vars("note") * np.float64(2),
+    lambda ds: np.abs(ds.drop_vars("note")),
+    lambda ds: ds.drop_vars("note") > 0.7,
+    lambda ds: "loss" in ds,
+    lambda ds: ds.where(ds["step"] > 0, drop=True),
+    merged,
+    copy.copy,
+    copy.deepcopy,
+    lambda ds: ds.copy(deep=True),
+    lambda ds: pickle.loads(pickle.dumps(ds)),
+    lambda ds: pickle.loads(pickle.dumps(ds, protocol=5)),
+    lambda ds: ds.__enter__()["n"],
+    lambda ds: ds.equals(ds.copy()),
+    lambda ds: ds._repr_html_() and True,
+]
+
+
+def test_it_does_what_the_dataset_does(subtests, lazy, real, xr):
+    for use in USES:
+        with subtests.test(f"use {USES.index(use)}"):
+            here, there = use(lazy), use(real)
+            assert type(here) is type(there)
+            if isinstance(there, (xr.Dataset, xr.DataArray)):
+                xr.testing.assert_identical(here, there)
+            elif isinstance(there, list) and there and isinstance(there[0], tuple):
+                assert [name for name, _ in here] == [name for name, _ in there]
+            else:
+                assert here == there
+
+
+def test_the_real_one_knows_it_as_its_equal(lazy, real, xr):
     assert real.equals(lazy)
     assert real.identical(lazy)
     numbers = ["loss", "n"]
@@ -152,12 +167,12 @@ def test_changes_stay(lazy):
     assert "note" not in lazy
 
 
-def test_it_is_written_again(lazy, real, tmp_path):
+def test_it_is_written_again(lazy, real, tmp_path, xr):
     lazy.to_netcdf(tmp_path / "copy.nc", engine="h5netcdf")
     xr.testing.assert_identical(open_dataset(tmp_path / "copy.nc"), real)
 
 
-def test_what_a_dataset_has_not_it_has_not(lazy, real):
+def test_what_a_dataset_has_not_it_has_not(lazy, real, xr):
     for wrong in (hash, reversed, lambda ds: ds @ ds, lambda ds: 2 << ds, int, np.array):
         with pytest.raises(TypeError):
             wrong(lazy)
@@ -170,7 +185,7 @@ def test_what_a_dataset_has_not_it_has_not(lazy, real):
         getattr(lazy, "lossy")  # noqa: B009  # an expression alone would be useless to linters
 
 
-def test_every_operator_of_a_dataset_is_passed_on():
+def test_every_operator_of_a_dataset_is_passed_on(xr):
     """A later xarray may have more of them."""
     own = {"__init__", "__new__", "__init_subclass__", "__class_getitem__", "__getattribute__", "__getstate__"}
     special = {name for name in dir(xr.Dataset) if name.startswith("__") and callable(getattr(xr.Dataset, name))}

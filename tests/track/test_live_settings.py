@@ -75,11 +75,12 @@ def test_tensors_are_not_read():
     assert live.changed() == {}
 
 
-@pytest.mark.parametrize("odd", [None, 3, object(), type("Odd", (), {"param_groups": 3})()])
-def test_odd_optimizers_and_models_do_no_harm(odd):
-    live = LiveSettings(odd, odd)
-    assert live.changed() == {}
-    assert live.changed() == {}
+def test_odd_optimizers_and_models_do_no_harm(subtests):
+    for odd in [None, 3, object(), type("Odd", (), {"param_groups": 3})()]:
+        with subtests.test(repr(odd)[:20]):
+            live = LiveSettings(odd, odd)
+            assert live.changed() == {}
+            assert live.changed() == {}
 
 
 def test_nothing_is_kept_alive():

@@ -23,16 +23,22 @@ def draw(tmp_path):
     return draw
 
 
-@pytest.mark.few(3)
+def size(png):
+    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+
+
+MORE = ["outlier", "infinite", "constant", "one", "empty", "huge", "widest", "all captions"]
+
+
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    "name", ["curve", "outlier", "infinite", "constant", "one", "empty", "all nan", "huge", "widest", "all captions"]
-)
-def test_every_series_becomes_a_png_and_an_svg(draw, name):
-    png, svg = draw(series(SHAPES[name]))
-    assert png[:8] == b"\x89PNG\r\n\x1a\n"
-    assert (int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")) == (900, 600)
-    assert ET.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
+@pytest.mark.parametrize("names", [["curve", "all nan"], pytest.param(MORE, marks=pytest.mark.slow)], ids=str)
+def test_every_series_becomes_a_png_and_an_svg(draw, subtests, names):
+    for name in names:
+        with subtests.test(name):
+            png, svg = draw(series(SHAPES[name]))
+            assert png[:8] == b"\x89PNG\r\n\x1a\n"
+            assert size(png) == (900, 600)
+            assert ET.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
 
 
 @pytest.mark.slow
@@ -97,26 +103,36 @@ def test_one_figure_draws_each_series_as_a_new_one_would(draw, tmp_path):
     assert len(made) == 1
 
 
+@pytest.fixture
+def saved(monkeypatch):
+    """The figures that were written to files."""
+    from matplotlib.figure import Figure
+
+    figures, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: figures.append(self) or save(self, *a, **k))
+    return figures
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["loss", "train/tokens_per_second_per_gpu", "layers/23/mlp/down_proj/weight" * 4])
-def test_what_is_written_lies_inside_the_picture_and_not_over_each_other(tmp_path, name):
+def test_what_is_written_lies_inside_the_picture_and_not_over_each_other(tmp_path, saved, name):
     """Margins are known before, so long numbers and names must fit them."""
     pictures = Pictures(STAMP)
     wide = [1e-7, 0.0001234, -12345.678, 1e8 + 0.5, 1.5e6, 1e300]
     for item in (series([value, value * 1.001]) for value in wide):
         pictures.save(tmp_path / "x.png", tmp_path / "x.svg", item._replace(name=name))
-        figure, axes = pictures._figure, pictures._axes
+        figure = saved[-1]
+        (axes,) = figure.axes
         boxes = [text.get_window_extent() for text in (*axes.get_yticklabels(), *axes.get_xticklabels())]
-        title, stamp = (text.get_window_extent() for text in (pictures._title, axes._right_title))
+        written = {text.get_text(): text for text in axes.findobj(lambda each: hasattr(each, "get_text"))}
+        shown = axes.get_title(loc="left")
+        assert shown.strip("…") in name  # what is cut is marked
+        title, stamp = (written[text].get_window_extent() for text in (shown, STAMP))
         width, height = figure.get_size_inches() * figure.dpi
         assert all(box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 for box in boxes)
         assert title.x1 < stamp.x0
         assert stamp.x1 <= width
         assert title.y1 <= height
-
-
-def size(png):
-    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
 
 
 def overlay(tmp_path, lines, **how):
@@ -137,19 +153,19 @@ def test_runs_lie_over_each_other_with_their_ratio_below(tmp_path):
     assert svg.count('id="axes_') > overlay(tmp_path, [("A", here)])[1].count('id="axes_')
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("name", ["infinite", "empty", "all nan", "one", "widest", "zero", "huge"])
-def test_an_overlay_copes_with_whatever_was_recorded(tmp_path, name):
-    odd = series(SHAPES[name])
-    for lines in (
-        [("A", odd)],
-        [("A", odd), ("B", series([1.0, 2.0])), ("C", odd)],
-        [("B", series([1.0])), ("A", odd)],
-    ):
-        png, svg = overlay(tmp_path, lines, mark=3.0, mark_label="here")
-        assert size(png) == (1350, 900)
-        ET.fromstring(svg)
+def test_an_overlay_copes_with_whatever_was_recorded(tmp_path, subtests):
+    odd = {name: series(SHAPES[name]) for name in ("infinite", "empty", "all nan", "one", "widest", "zero", "huge")}
+    overlays = {f"{name} alone": [("A", odd[name])] for name in ("infinite", "empty", "all nan", "huge")}
+    for name in ("infinite", "all nan", "one", "widest", "zero"):
+        overlays[f"{name} first"] = [("A", odd[name]), ("B", series([1.0, 2.0])), ("C", odd[name])]
+    overlays["all of them second"] = [("A", series([1.0])), *zip("BCDEFGH", odd.values(), strict=True)]
+    for name, lines in overlays.items():
+        with subtests.test(name):
+            png, svg = overlay(tmp_path, lines, mark=3.0, mark_label="here")
+            assert size(png) == (1350, 900)
+            ET.fromstring(svg)
 
 
 @pytest.mark.slow
@@ -158,14 +174,16 @@ def test_names_of_runs_are_text_and_no_formula(tmp_path):
     assert overlay(tmp_path, lines, title="$_{", mark=0.0, mark_label="$_{")[0]
 
 
-def test_the_ratio_is_taken_at_common_steps(tmp_path):
-    from ezpz.track.pictures import _ratio
-
-    first = Series("a", np.array([0.0, 2.0, 4.0]), np.array([1.0, 2.0, 0.0]))
-    other = Series("b", np.array([1.0, 2.0, 4.0]), np.array([9.0, 3.0, 1.0]))
-    ratio = _ratio(first, other)
-    assert ratio.steps.tolist() == [2, 4]
-    assert ratio.values.tolist() == [1.5, np.inf]
+@pytest.mark.slow
+def test_the_ratio_is_taken_at_common_steps(tmp_path, saved):
+    first = Series("a", np.array([0.0, 2.0, 4.0, 6.0]), np.array([1.0, 2.0, 0.0, 4.0]))
+    other = Series("b", np.array([1.0, 2.0, 4.0, 6.0]), np.array([9.0, 3.0, 1.0, 2.0]))
+    overlay(tmp_path, [("A", first), ("B", other)])
+    points = [line.get_xydata().tolist() for line in saved[-1].axes[1].lines]
+    assert any([2.0, 1.5] in each and [6.0, 0.5] in each for each in points), points
+    assert not any(
+        step in {0.0, 1.0} and np.isfinite(value) for each in points for step, value in each if len(each) > 2
+    )
 
 
 @pytest.mark.slow

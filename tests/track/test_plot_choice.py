@@ -10,20 +10,21 @@ from ezpz.track.terminal.choice import choose, folder_of, listed, matching, newe
 NAMES = ["train/loss", "val/loss", "dt", "dtf", "grad_norm"]
 
 
-@pytest.mark.parametrize(
-    ("word", "meant"),
-    [
-        ("dt", ["dt"]),
-        ("dt*", ["dt", "dtf"]),
-        ("loss", ["train/loss", "val/loss"]),
-        ("train/*", ["train/loss"]),
-        ("*loss", ["train/loss", "val/loss"]),
-        ("los", []),
-        ("Loss", []),
-    ],
-)
-def test_a_word_means_a_name_or_a_last_part_or_a_pattern(word, meant):
-    assert matching(word, NAMES) == meant
+WORDS = [
+    ("dt", ["dt"]),
+    ("dt*", ["dt", "dtf"]),
+    ("loss", ["train/loss", "val/loss"]),
+    ("train/*", ["train/loss"]),
+    ("*loss", ["train/loss", "val/loss"]),
+    ("los", []),
+    ("Loss", []),
+]
+
+
+def test_a_word_means_a_name_or_a_last_part_or_a_pattern(subtests):
+    for word, meant in WORDS:
+        with subtests.test(word):
+            assert matching(word, NAMES) == meant
 
 
 def test_an_exact_name_means_nothing_else():

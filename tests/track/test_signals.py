@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from ezpz import proc
 from ezpz.track import dataset
 from ezpz.track.lazy_dataset import open_dataset
 from ezpz.track.run import open_run
+from lab.process import wait_until
 
 SRC = str(Path(__file__).parents[2] / "src")
 
@@ -31,22 +33,25 @@ print("on", flush=True)
 
 @pytest.fixture
 def stopped(tmp_path):
-    def run(number=signal.SIGTERM, before="", then="time.sleep(60)", patience=60, again=()):
+    def run(number=signal.SIGTERM, before="", then="sys.stdin.read()", said=b"", again=()):
+        """`said` is waited for before the signal comes `again`, after so many seconds each."""
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SRC}
         code = START.format(before=before, then=then)
-        with subprocess.Popen(
-            [sys.executable, "-c", code], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        ) as process:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=env, **pipes) as process:
             try:
                 assert process.stdout.readline() == b"on\n"
                 process.send_signal(number)
+                read = b""
+                while said not in read:
+                    read += process.stdout.readline()
                 for wait in again:
                     time.sleep(wait)
                     process.send_signal(number)
-                out, _ = process.communicate(timeout=patience)
+                out, _ = process.communicate(timeout=120)  # which ends its input
             finally:
                 process.kill()
-        return process.returncode, out.decode()
+        return process.returncode, (read + out).decode()
 
     return run
 
@@ -85,17 +90,15 @@ def test_a_signal_that_comes_three_times_in_a_moment_is_one(stopped, tmp_path):
 
 @pytest.mark.slow
 def test_a_signal_that_is_repeated_after_three_seconds_ends_at_once(stopped, tmp_path):
-    began = time.monotonic()
-    code, out = stopped(before=SLOW_EXPORT.format(seconds=40), again=(3.2,))
+    code, out = stopped(before=SLOW_EXPORT.format(seconds=600), said=b"exports\n", again=(3.2,))
     assert code == -signal.SIGTERM, out
-    assert time.monotonic() - began < 25
     assert not (tmp_path / "out" / "r.h5").exists()
 
 
 @pytest.mark.slow
 def test_a_handler_of_the_script_gets_a_signal_once_that_came_three_times(stopped):
     before = "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'mine'))"
-    code, out = stopped(before=before, then="time.sleep(1)\nhistory.finalize(plots=False)", again=(0.1, 0.1))
+    code, out = stopped(before=before, then="sys.stdin.read()\nhistory.finalize(plots=False)", again=(0.1, 0.1))
     assert code == 0, out
     assert out.count("mine") == 1
 
@@ -114,11 +117,11 @@ def test_a_main_thread_that_waits_in_c_costs_no_export(stopped, tmp_path):
     ) as process:
         try:
             process.stdout.readline()
-            time.sleep(0.5)  # until it waits
+            for _ in range(3):  # asleep three times: it waits
+                wait_until(lambda: proc.stat(process.pid).state == "S", 60, "the wait of the main thread", every=0.2)
+                time.sleep(0.2)
             process.terminate()
-            deadline = time.monotonic() + 30
-            while not (tmp_path / "out" / "r.h5").exists() and time.monotonic() < deadline:
-                time.sleep(0.1)
+            wait_until((tmp_path / "out" / "r.h5").exists, 60, "the export")
             time.sleep(0.5)
             assert process.poll() is None  # it waits still; the scheduler's SIGKILL comes next
         finally:
@@ -130,7 +133,7 @@ def test_a_main_thread_that_waits_in_c_costs_no_export(stopped, tmp_path):
 @pytest.mark.slow
 def test_a_handler_of_the_script_is_called_and_decides(stopped, tmp_path):
     before = "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'mine'))"
-    then = "time.sleep(2)\nhistory.update({'loss': 5.0})\nhistory.finalize(plots=False)"
+    then = "sys.stdin.read()\nhistory.update({'loss': 5.0})\nhistory.finalize(plots=False)"
     code, out = stopped(before=before, then=then)
     assert code == 0, out
     assert "mine" in out
@@ -142,31 +145,36 @@ def test_a_handler_of_the_script_is_called_and_decides(stopped, tmp_path):
 @pytest.mark.slow
 def test_an_ignored_signal_stays_ignored(stopped, tmp_path):
     before = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
-    code, out = stopped(signal.SIGHUP, before, "time.sleep(1)\nhistory.finalize(plots=False)")
+    code, out = stopped(signal.SIGHUP, before, "sys.stdin.read()\nhistory.finalize(plots=False)")
     assert code == 0, out
     assert open_run(tmp_path / "out").state == "finished"
 
 
-def test_after_the_end_signals_are_as_before(make_history):
-    before = signal.getsignal(signal.SIGTERM)
-    history = make_history()
-    assert signal.getsignal(signal.SIGTERM) is not before
-    history.update({"x": 1})
-    history.finalize(plots=False)
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
 @pytest.mark.slow
-def test_a_history_in_another_thread_leaves_signals_alone(run_python):
+def test_after_the_end_and_of_another_thread_signals_are_as_before(run_python):
+    """In a process of its own: where another history goes on, its answer to signals stays."""
     code = """
 import signal, threading
 from ezpz.track import History
+def mine(*_): pass
+for before in (signal.SIG_DFL, mine):
+    signal.signal(signal.SIGTERM, before)
+    one, two = History("one", "one"), History("two", "two")
+    assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, mine)
+    one.finalize(plots=False)
+    assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, mine)
+    two.finalize(plots=False)
+    assert signal.getsignal(signal.SIGTERM) is before
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 def work():
     with History("r", "out") as history:
         history.update({"x": 1})
+        seen.append(signal.getsignal(signal.SIGTERM))
+        history.finalize(plots=False)
+seen = []
 thread = threading.Thread(target=work)
 thread.start(); thread.join()
-assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+assert [*seen, signal.getsignal(signal.SIGTERM)] == [signal.SIG_DFL] * 2
 """
     result = run_python(code)
     assert result.returncode == 0, result.stderr
@@ -218,7 +226,7 @@ history.finalize(plots=False)
 
 def test_an_export_that_began_in_the_thread_replaces_none_with_more_rows(make_history, monkeypatch):
     """The thread completes the records after a second, while the loop may still save; then the handler does."""
-    real, begun = dataset.write_dataset, threading.Event()
+    real, begun, stops = dataset.write_dataset, threading.Event(), []
 
     def slow(*arguments):
         if threading.current_thread() is not threading.main_thread():
@@ -227,12 +235,13 @@ def test_an_export_that_began_in_the_thread_replaces_none_with_more_rows(make_hi
         real(*arguments)
 
     monkeypatch.setattr(dataset, "write_dataset", slow)
+    monkeypatch.setattr("ezpz.track.signals.attach", stops.append)  # what is called at a signal
     history = make_history("r")
     history.update({"a": 1.0})
-    at_signal = history._writer._at_signal
+    (at_signal,) = stops
     thread = threading.Thread(target=at_signal, args=("SIGTERM",))
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     history.update({"a": 2.0})
     at_signal("SIGTERM")
     thread.join()

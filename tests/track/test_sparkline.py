@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from test_series import series
 
 from ezpz.track.terminal.frame import sparkline
@@ -13,21 +12,21 @@ def test_a_decay_falls_from_the_highest_to_the_lowest_block():
     assert sparkline(series(np.linspace(1, 0, 8)), 16, ascii_only=True) == "#*+=~-._"
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([], ""),
-        ([3.0], "▅"),
-        ([2.0] * 3, "▅▅▅"),
-        ([np.nan, np.nan], "xx"),
-        ([0.0, np.nan, 1.0, np.inf], "▁x█x"),
-        ([-1.7e308, 1.7e308], "▁█"),
-        ([5e-324, 1e-323], "▁█"),
-    ],
-    ids=["empty", "one", "constant", "all nan", "holes", "widest", "smallest"],
-)
-def test_every_series_has_a_line(values, expected):
-    assert sparkline(series(values), 10) == expected
+LINES = [
+    ([], ""),
+    ([3.0], "▅"),
+    ([2.0] * 3, "▅▅▅"),
+    ([np.nan, np.nan], "xx"),
+    ([0.0, np.nan, 1.0, np.inf], "▁x█x"),
+    ([-1.7e308, 1.7e308], "▁█"),
+    ([5e-324, 1e-323], "▁█"),
+]
+
+
+def test_every_series_has_a_line(subtests):
+    for values, expected in LINES:
+        with subtests.test(str(values)):
+            assert sparkline(series(values), 10) == expected
 
 
 def test_one_slow_first_step_does_not_flatten_the_rest():
@@ -36,7 +35,8 @@ def test_one_slow_first_step_does_not_flatten_the_rest():
     assert len(set(sparkline(series(values), 200))) >= 5
 
 
-@pytest.mark.parametrize("number", [1, 7, 59, 60, 61, 1000])
-def test_a_line_is_never_longer_than_asked_for(number):
-    assert len(sparkline(series(np.arange(number)), 60)) == min(number, 60)
-    assert sparkline(series([1.0]), 0) == ""
+def test_a_line_is_never_longer_than_asked_for(subtests):
+    for number in [1, 7, 59, 60, 61, 1000]:
+        with subtests.test(f"{number} values"):
+            assert len(sparkline(series(np.arange(number)), 60)) == min(number, 60)
+            assert sparkline(series([1.0]), 0) == ""

@@ -19,7 +19,7 @@ from ezpz.track.plots import draw_run
 from ezpz.track.run import open_run
 
 SRC = str(Path(__file__).parents[2] / "src")
-MOMENTS = 50
+MOMENTS = 25
 
 # Tells in shared memory how many rows were acknowledged: what a pipe says could be lost with its writer.
 WRITER = """

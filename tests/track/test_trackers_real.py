@@ -120,7 +120,6 @@ def copied(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_wandb_keeps_no_argument_that_is_a_secret(tmp_path):
     require("trackers", "" if PYTHON.exists() else "no .test/trackers (tests/lab/setup trackers)")
     secret = "Zq7Xw2Lp9Rt4Vb6Nm1Kc"
