@@ -67,31 +67,30 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.fixture
+def taken(slurm, clean_env):
+    """Port 23456 of n01 is taken by somebody else."""
+    hold = "import socket, time; held = socket.create_server(('', 23456)); print('held', flush=True); time.sleep(600)"
+    taker = slurm.hosts["n01"].popen([sys.executable, "-c", hold], clean_env, stdout=-1, text=True)
+    assert taker.stdout.readline() == "held\n"
+    yield
+    process.kill_group(taker)
+
+
+@pytest.mark.usefixtures("taken")
 def test_a_port_that_is_taken_on_the_first_host_is_exchanged(slurm, clean_env):
     """And the input is not lost to the first start."""
     line = [sys.executable, "-c", CHOOSES, "bash", "-c", 'cat; exec "$@"', "bash", *meet("x")]
-    hold = "import socket, time; held = socket.create_server(('', 23456)); print('held', flush=True); time.sleep(600)"
-    taker = slurm.hosts["n01"].popen([sys.executable, "-c", hold], clean_env, stdout=-1, text=True)
-    try:
-        assert taker.stdout.readline() == "held\n"
-        piped = ["bash", "-c", f"echo to rank 0 | {shlex.join(line)}"]
-        done = slurm.salloc(["-N2", "-n2"], piped, clean_env, timeout=60)
-        assert (done.returncode, done.stdout) == (0, "to rank 0\nmet 1\n"), done.stderr
-        assert "port 23456 is taken on n01; starting again with another" in done.stderr
-    finally:
-        process.kill_group(taker)
+    done = slurm.salloc(["-N2", "-n2"], ["bash", "-c", f"echo to rank 0 | {shlex.join(line)}"], clean_env)
+    assert (done.returncode, done.stdout) == (0, "to rank 0\nmet 1\n"), done.stderr
+    assert "port 23456 is taken on n01; starting again with another" in done.stderr
 
 
+@pytest.mark.usefixtures("taken")
 def test_a_users_port_that_is_taken_on_the_first_host_is_not_exchanged(slurm, clean_env):
-    hold = "import socket, time; held = socket.create_server(('', 23456)); print('held', flush=True); time.sleep(600)"
-    taker = slurm.hosts["n01"].popen([sys.executable, "-c", hold], clean_env, stdout=-1, text=True)
-    try:
-        assert taker.stdout.readline() == "held\n"
-        done = slurm.salloc(["-N2", "-n2"], [*LAUNCH, "true"], {**clean_env, "MASTER_PORT": "23456"}, timeout=60)
-        assert done.returncode == 2
-        assert "port 23456 (from MASTER_PORT): it is taken on n01" in done.stderr
-    finally:
-        process.kill_group(taker)
+    done = slurm.salloc(["-N2", "-n2"], [*LAUNCH, "true"], {**clean_env, "MASTER_PORT": "23456"})
+    assert done.returncode == 2
+    assert "port 23456 (from MASTER_PORT): it is taken on n01" in done.stderr
 
 
 def test_ranks_on_several_hosts_are_told_the_interface_that_leads_to_rank_0(slurm, clean_env):
