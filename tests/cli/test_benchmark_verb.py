@@ -418,7 +418,7 @@ def test_ctrl_c_ends_the_running_trainer_and_writes_what_there_is(fake, tmp_path
     )
     wait_until((tmp_path / "waiting").exists, 30, "the second trainer")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "[2/3] waits: interrupted after" in err
     assert "last: not run" in out

@@ -1,11 +1,12 @@
 """``python3 -m ezpz framework=pytorch backend=…``: the configured run."""
 
+import os
 import sys
+from unittest import mock
 
 import pytest
 
 from ezpz.cli import smoke
-from ezpz.errors import UsageError
 
 RUN = [sys.executable, "-m", "ezpz"]
 
@@ -40,6 +41,7 @@ REFUSED = [
     (["bakend=DDP"], "Did you mean backend=…?"),
     (["framework=pytorch", "train"], "unknown key 'train'"),
     (["no_plots=perhaps"], "expected true or false"),
+    (["no_plots=8"], "no_plots=8 is a switch"),
 ]
 
 
@@ -52,13 +54,15 @@ def test_what_it_cannot_do_is_one_clear_line(capsys, subtests):
             assert errors.count("\n") == 1
 
 
-def test_null_is_nothing_and_other_keys_are_options_of_the_smoke_test():
-    config = smoke._parse(["seed=null", "batch_size=8", "precision=bf16"])
-    assert (config["seed"], config["batch_size"], config["precision"]) == (None, "8", "bf16")
-    assert smoke._smoke_options({"batch_size": "8", "no_plots": "true", "profile": "false"}) == [
-        "--batch-size=8",
-        "--no-plots",
-        "--profile=false",
-    ]
-    with pytest.raises(UsageError, match="a switch"):
-        smoke._smoke_options({"no_plots": "8"})
+def test_null_is_nothing_and_other_keys_are_options_of_the_smoke_test(monkeypatch):
+    pytest.importorskip("torch")
+    import ezpz
+    import ezpz.test_dist
+
+    called = []
+    monkeypatch.setattr(ezpz.test_dist, "main", lambda words: called.append(words) or 0)
+    monkeypatch.setattr(ezpz, "setup_torch", lambda **_: 1)
+    with mock.patch.dict(os.environ):  # it sets variables of wandb
+        words = ["seed=null", "batch_size=8", "precision=bf16", "no_plots=true", "profile=false"]
+        assert smoke.main_configured(words) == 0
+    assert called == [["--strategy=ddp", "--batch-size=8", "--no-plots", "--profile=false", "--dtype=bf16"]]

@@ -186,6 +186,7 @@ def test_wrong_words_are_one_line(tmp_path, capsys, monkeypatch, subtests):
             assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_100_000_rows_take_little_time(tmp_path, clean_env):
     folder = tmp_path / "run"
     folder.mkdir()

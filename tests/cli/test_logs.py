@@ -114,7 +114,7 @@ def test_it_follows_a_log_that_is_not_there_yet_is_cut_off_and_ends(env, launch,
         with log.open("a") as file:
             file.write("last\n")
         launch(log_dir=tmp_path / "logs", state="finished")
-        out, error = child.communicate(timeout=30)
+        out, error = child.communicate(timeout=120)
         assert (out, error, child.returncode) == ("last\n", "", 0)
     finally:
         child.kill()
@@ -146,6 +146,6 @@ def test_the_logs_of_a_real_launch_are_followed_by_its_run_folder(env, tmp_path)
         followed = subprocess.run(
             [*LOGS, "-f", "logs"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
         )
-        assert child.wait(30) == 0
+        assert child.wait(120) == 0
     expected = sorted(f"[{rank}]: line {n}" for rank in (0, 1) for n in range(4))
     assert sorted(followed.stdout.splitlines()) == expected

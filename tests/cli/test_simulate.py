@@ -129,7 +129,7 @@ def test_a_signal_reaches_the_script_and_nothing_is_left(clean_env, tmp_path, nu
     while not ready.exists() and child.poll() is None:
         time.sleep(0.05)
     child.send_signal(number)
-    said = child.communicate(timeout=20)[1]
+    said = child.communicate(timeout=120)[1]
     assert child.returncode == 128 + number, said
     assert said.count("Traceback") == (number == signal.SIGINT)  # the script's own KeyboardInterrupt
 

@@ -138,11 +138,11 @@ def test_a_launcher_that_is_gone_or_talks_nonsense_is_a_machine_error(stacks, an
         assert (done.returncode, said in done.stderr) == (125, True), done.stderr
 
 
-@pytest.mark.parametrize("pause", [5.0, 0.1])
+@pytest.mark.parametrize("pause", [200.0, 0.1])
 def test_a_launcher_that_does_not_come_to_an_end_is_given_up(answering, tmp_path, pause):
     address = str(tmp_path / "slow")
-    answering(address, [b" "] * 50, pause)
+    answering(address, [b" "] * 2000, pause)
     begin = time.monotonic()
     with pytest.raises(MachineError, match=r"has not answered within 1 s; expected where its ranks are"):
         verb.ask({"launch_id": "5f3a", "pid": os.getpid(), "socket": address}, 1.0)
-    assert time.monotonic() - begin < 4
+    assert time.monotonic() - begin < 100  # of 200

@@ -193,7 +193,7 @@ def test_piped_there_is_a_line_for_each_change_and_one_for_the_end(piped, live):
     end(live, ended="2026-11-20T16:25:13+01:00")
     last, rest = child.stdout.readline(), child.stdout.read()
     assert last == "train: finished, 22 rows, step 21, 1 rows/s, 5 min 12 s\n"
-    assert (rest, child.stderr.read(), child.wait(20)) == ("", "", 0)
+    assert (rest, child.stderr.read(), child.wait(120)) == ("", "", 0)
 
 
 @pytest.mark.slow
@@ -226,7 +226,7 @@ def test_a_run_of_attempts_is_followed_until_none_follows(piped, live, tmp_path)
     end(live, launch={"launch_id": "aaaaaaaa2"}, ended="2026-11-20T16:25:13+01:00")
     last = child.stdout.readline()
     assert last.startswith("train: finished, attempt 2 of 3, stop: it has succeeded, 21 rows, step 20"), last
-    assert (child.stdout.read(), child.stderr.read(), child.wait(20)) == ("", "", 0)
+    assert (child.stdout.read(), child.stderr.read(), child.wait(120)) == ("", "", 0)
 
 
 def test_piped_the_values_of_the_hardware_are_a_line_when_they_are_new(piped, live):
@@ -252,7 +252,7 @@ def test_piped_the_values_of_the_hardware_are_a_line_when_they_are_new(piped, li
 @pytest.mark.slow
 def test_how_a_run_ended_is_told_and_the_exit_code_is_0(piped, live):
     end(live, state="failed", cause="ValueError: no ink")
-    out, err = piped(live, "--interval", "0.2").communicate(timeout=20)
+    out, err = piped(live, "--interval", "0.2").communicate(timeout=120)
     assert out.splitlines()[-1].startswith("train: failed (ValueError: no ink), 20 rows, step 19")
     assert err == ""
 
@@ -261,18 +261,18 @@ def test_how_a_run_ended_is_told_and_the_exit_code_is_0(piped, live):
 def test_a_run_that_was_killed_is_noticed(piped, live):
     end(live, state="running", process={"host": os.uname().nodename, "pid": 2**22 + 5, "birth": "1"})
     child = piped(live, "--interval", "0.2")
-    out, _ = child.communicate(timeout=20)
+    out, _ = child.communicate(timeout=120)
     assert "died (its process is gone" in out.splitlines()[-1]
     assert child.returncode == 0
 
 
 @pytest.mark.slow
 def test_chosen_metrics_alone_are_shown_and_others_are_told_to_be_missing(piped, live):
-    out, _ = piped(live, "dt", "late*", "--once").communicate(timeout=20)
+    out, _ = piped(live, "dt", "late*", "--once").communicate(timeout=120)
     assert " step 19 dt=0.01 (no 'late*' yet; recorded: dt, loss) ▅▅" in out
     end(live)
     child = piped(live, "los", "--interval", "0.2")
-    assert "Did you mean loss" in child.communicate(timeout=20)[1]
+    assert "Did you mean loss" in child.communicate(timeout=120)[1]
     assert child.returncode == 2
 
 
@@ -283,7 +283,7 @@ def test_it_waits_for_a_run_and_says_so_once(piped, tmp_path):
     assert child.stdout.readline() == "waiting for a run in outputs\n"
     time.sleep(0.4)
     write_run(tmp_path / "outputs/train/1", {"loss": [1.0, 0.5]})
-    out, err = child.communicate(timeout=20)
+    out, err = child.communicate(timeout=120)
     assert [line.split(maxsplit=1)[1] for line in out.splitlines()] == [
         "step 1 loss=0.5 █▁ 1 rows/s",
         "finished, 2 rows, step 1, 1 rows/s, 5 min 12 s",
@@ -331,7 +331,7 @@ def test_a_reader_that_leaves_ends_it_quietly(piped, live):
     for step in range(20, 40):
         add(live, step)
         time.sleep(0.05)
-    assert child.wait(20) == 0
+    assert child.wait(120) == 0
     assert child.stderr.read() == ""
     child.stdout = open(os.devnull)  # noqa: SIM115, PTH123  # for the fixture's communicate
 
@@ -341,13 +341,13 @@ def test_interrupted_in_a_pipe_it_ends_with_130_and_no_traceback(piped, live):
     child = piped(live, "--interval", "30")
     child.stdout.readline()
     child.send_signal(signal.SIGINT)
-    assert child.wait(20) == 130
+    assert child.wait(120) == 130
     assert child.stderr.read() == ""
 
 
 @pytest.mark.slow
 def test_ascii_where_nothing_else_can_be_written(piped, live):
-    out, _ = piped(live, "--once", PYTHONIOENCODING="ascii").communicate(timeout=20)
+    out, _ = piped(live, "--once", PYTHONIOENCODING="ascii").communicate(timeout=120)
     assert out.isascii()
     assert "#~-.____" in out
 
@@ -366,7 +366,7 @@ def test_on_a_terminal_the_picture_is_drawn_again_in_its_place(terminal, live):
     assert shown.screen().count("running") == 1
     end(live)
     shown.wait_for("finished, 40 rows")
-    shown.child.wait(20)
+    shown.child.wait(120)
     shown.read(0.5)
     assert shown.child.returncode == 0
     assert len(shown.screen().splitlines()) == 24
@@ -406,7 +406,7 @@ def test_ctrl_c_ends_with_130_leaves_the_picture_and_no_traceback(terminal, live
     shown = terminal(live, "--interval", "30")
     shown.wait_for("step 19")
     shown.child.send_signal(signal.SIGINT)
-    assert shown.child.wait(20) == 130
+    assert shown.child.wait(120) == 130
     shown.read(0.3)
     assert "Traceback" not in shown.screen()
     assert "step 19" in shown.screen()
@@ -417,7 +417,7 @@ def test_ctrl_c_ends_with_130_leaves_the_picture_and_no_traceback(terminal, live
 @pytest.mark.slow
 def test_once_on_a_terminal_is_a_picture_without_cursor_movements(terminal, live):
     shown = terminal(live, "--once", NO_COLOR="1")
-    shown.child.wait(20)
+    shown.child.wait(120)
     shown.read(0.3)
     assert shown.child.returncode == 0
     assert "┌" in shown.screen()

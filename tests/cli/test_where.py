@@ -144,7 +144,7 @@ def test_hanging_schedulers_are_survived_and_leave_nothing_behind(run_cli, progr
         waiting, *errors = done.stderr.splitlines()
         assert waiting.startswith("ezpz: waiting for an answer of ")
         assert (done.returncode, len(errors)) == (code, code != 0), (environ, done.stderr)
-    assert time.monotonic() - begin < 20  # two seconds for all questions together, and five Pythons on a busy machine
+    assert time.monotonic() - begin < 150  # of 300: each is cut
 
 
 @pytest.mark.slow
