@@ -23,7 +23,8 @@ TRAINERS = {  # module: its words for a small training
     "ezpz.examples.fsdp": "--preset debug --epochs 1 --batch_size 256",
     "ezpz.examples.vit": f"--preset debug --max_iters {STEPS} --batch_size 4",
     "ezpz.examples.fsdp_tp": f"--preset debug --max_iters {STEPS} --seq_len 32 --batch_size 4 --save_freq 3",
-    "ezpz.examples.gpt": f"--preset debug train.max_iters={STEPS} optimizer.lr_decay_iters={STEPS} data=shakespeare",
+    "ezpz.examples.gpt": f"--preset debug train.max_iters={STEPS} train.warmup_iters=2 optimizer.lr_decay_iters={STEPS}"
+    " data=shakespeare train.eval_iters=2 train.sample_tokens=10",
     "ezpz.examples.llm": f"--preset debug --training.steps {STEPS} --training.warmup_steps 2 --training.seq_len 16",
 }
 
