@@ -14,16 +14,7 @@ from runs_on_disk import write_run
 
 import ezpz
 from ezpz.cli.benchmark import TRAINERS, main
-from ezpz.cli.benchmark_figures import (
-    NOTHING,
-    build_page,
-    facts,
-    markdown,
-    read_figures,
-    render,
-    run_pages,
-    short,
-)
+from ezpz.cli.benchmark_figures import NOTHING, build_page, facts, markdown, read_figures, render, run_pages, short
 from ezpz.interpreter import module_line
 from lab.process import wait_until
 
@@ -342,22 +333,11 @@ def test_a_real_trainer_runs_and_leaves_its_figures(run_cli, env, tmp_path):
     assert max(map(len, done.stdout.splitlines()[:3])) <= 80
     out = tmp_path / "out"
     assert {path.name for path in out.iterdir()} == {
-        *("benchmark.json", "benchmark.md", "report.html", "test_dist", "test_dist.log"),
+        *("benchmark.json", "benchmark.md", "report.html", "test_dist", "test_dist.log")
     }
     found = json.loads((out / "benchmark.json").read_text())
     assert set(found) == {
-        *(
-            "schema",
-            "started",
-            "ended",
-            "seconds",
-            "folder",
-            "command",
-            "git_commit",
-            "versions",
-            "machine",
-            "trainers",
-        ),
+        *("schema", "started", "ended", "seconds", "folder", "command", "git_commit", "versions", "machine", "trainers")
     }
     (entry,) = found["trainers"]
     assert set(entry) == KEYS

@@ -31,7 +31,7 @@ def test_every_verb_is_in_one_group_and_five_are_shown_first(capsys):
     assert main([]) == 0
     first = capsys.readouterr().out
     assert [line.split()[0] for line in first.splitlines() if line.startswith("  ")] == [
-        *("launch", "runs", "open", "compare", "where"),
+        *("launch", "runs", "open", "compare", "where")
     ]
     assert f"all {len(VERBS)} verbs" in first
     assert main(["help", "runs"]) == 0

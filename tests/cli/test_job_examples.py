@@ -64,11 +64,7 @@ BESIDE = {
     "aurora": Beside(
         ["-A", "mine", "-q", "debug-scaling", "--nhosts", "4", "--time", "10m", "--filesystems", "home:flare"],
         ours={"-k doe": _ENFORCED, "-j oe": _ONE_FILE},
-        theirs={
-            "-l walltime=0:10:00": _CLOCK,
-            "-l filesystems=FS1:FS2": _NAMED,
-            "-A MYPROJECT": _NAMED,
-        },
+        theirs={"-l walltime=0:10:00": _CLOCK, "-l filesystems=FS1:FS2": _NAMED, "-A MYPROJECT": _NAMED},
         steps={
             "export TZ": "times in logs are those of the host's clock, as its administrators have set it",
             "cd PBS_O_WORKDIR": Ours('cd "${PBS_O_WORKDIR:?'),

@@ -190,48 +190,24 @@ def test_a_dry_run_prints_the_file_and_makes_nothing(place, fake, capsys):
 
 
 REFUSED = [
-    (
-        "slurm",
-        ["--time", "2h"],
-        "ezpz: too long: --time 02:00:00; expected at most 01:00:00, which queue main grants",
-    ),
+    ("slurm", ["--time", "2h"], "ezpz: too long: --time 02:00:00; expected at most 01:00:00, which queue main grants"),
     ("slurm", ["--nhosts", "3"], "ezpz: wrong number of hosts: --nhosts 3; expected 1 to 2, as queue main takes"),
     ("slurm", ["-q", "mian"], "ezpz: unknown queue: 'mian' (from -q); expected one of main (from `scontrol show"),
     ("pbs", ["-q", "demand"], "ezpz: closed: queue demand (from -q) takes no jobs now (from `qstat -Qf`)"),
     ("slurm", ["--time", "soon"], "ezpz: --time: 'soon' is not a time; expected seconds (90), 90s, 10m, 2h, 1d, "),
     ("slurm", ["--time", "off"], "ezpz: --time: 'off' is no time of a job; expected e.g. 30m, 6h, 1d or HH:MM:SS"),
     ("slurm", ["--nhosts", "0"], "ezpz: --nhosts: '0' is no whole number from 1 on"),
-    (
-        "slurm",
-        ["--name", "2nd try"],
-        "ezpz: --name: '2nd try' is no name of a job; expected a letter, then letters",
-    ),
+    ("slurm", ["--name", "2nd try"], "ezpz: --name: '2nd try' is no name of a job; expected a letter, then letters"),
     ("slurm", ["-A", "mine; rm"], "ezpz: -A/--account: 'mine; rm' is no such name"),
-    (
-        "slurm",
-        ["-A", "ACCOUNT"],
-        "ezpz: not filled in: --account=ACCOUNT (from the command line); expected a name of",
-    ),
-    (
-        "slurm",
-        ["--filesystems", "home"],
-        "ezpz: --filesystems home (from the command line) is not asked for by Slurm",
-    ),
-    (
-        "slurm",
-        ["--output", "../memory/x"],
-        "ezpz: not seen by all hosts: ../memory/x (from --output) is in the memory",
-    ),
+    ("slurm", ["-A", "ACCOUNT"], "ezpz: not filled in: --account=ACCOUNT (from the command line); expected a name of"),
+    ("slurm", ["--filesystems", "home"], "ezpz: --filesystems home (from the command line) is not asked for by Slurm"),
+    ("slurm", ["--output", "../memory/x"], "ezpz: not seen by all hosts: ../memory/x (from --output) is in the memory"),
     (
         "slurm",
         ["--jobs", "3", "--node-hours", "0.5"],
         "ezpz: too little: --node-hours 0.5 (from the command line); exp",
     ),
-    (
-        "slurm",
-        ["--site", "aurora", "--scheduler", "pbs"],
-        "ezpz: both --site aurora and --scheduler pbs (from the com",
-    ),
+    ("slurm", ["--site", "aurora", "--scheduler", "pbs"], "ezpz: both --site aurora and --scheduler pbs (from the com"),
     # What limits and node-hours are counted from is said in one place.
     (
         "slurm",
@@ -241,21 +217,9 @@ REFUSED = [
     ("slurm", ["-O=-N 64"], "ezpz: -N 64 (from -O) is not --nhosts 1; expected the same in both, because limits"),
     ("slurm", ["-O=--nodes=1-64"], "ezpz: --nodes=1-64 (from -O) is not --nhosts 1; expected"),
     ("slurm", ["-O=-t 48:00:00"], "ezpz: -t 48:00:00 (from -O) is not --time 01:00:00"),
-    (
-        "pbs",
-        ["-q", "debug", "-O", "-l select=64:system=x"],
-        "ezpz: -l select=64:system=x (from -O) is not --nhosts",
-    ),
-    (
-        "pbs",
-        ["-q", "debug", "-O", "-l place=pack,walltime=48:00:00"],
-        "ezpz: -l place=pack,walltime=48:00:00 (from",
-    ),
-    (
-        "pbs",
-        ["-q", "debug", "-O=-lselect=1+2:ncpus=4"],
-        "ezpz: -lselect=1+2:ncpus=4 (from -O) is not --nhosts 1",
-    ),
+    ("pbs", ["-q", "debug", "-O", "-l select=64:system=x"], "ezpz: -l select=64:system=x (from -O) is not --nhosts"),
+    ("pbs", ["-q", "debug", "-O", "-l place=pack,walltime=48:00:00"], "ezpz: -l place=pack,walltime=48:00:00 (from"),
+    ("pbs", ["-q", "debug", "-O=-lselect=1+2:ncpus=4"], "ezpz: -lselect=1+2:ncpus=4 (from -O) is not --nhosts 1"),
     ("pbs", ["-q", "debug", "--jobs", "2", "-O", "-J 0-99"], "ezpz: an array in a chain: -J 0-99 (from -O)"),
     ("slurm", ["--until-done", "-O=-a 0-99"], "ezpz: an array in a chain: -a 0-99 (from -O)"),
     (
@@ -289,14 +253,8 @@ NO_COMMANDS = [
     (["--", "-n", "four", "python3", "train.py"], "ezpz: argument -n"),
     (["--", "-n", "4", "python3", "trian.py"], "ezpz: no such script: trian.py in "),
     (["--", "python3", "-u", "trian.py"], "ezpz: no such script: trian.py in "),
-    (
-        ["--", "python3", "train.py", "--outdir", "/tmp/run"],
-        "ezpz: not seen by all hosts: /tmp/run (from --outdir of",
-    ),
-    (
-        ["--", "python3", "train.py", "outdir=/tmp/run"],
-        "ezpz: not seen by all hosts: /tmp/run (from outdir of the com",
-    ),
+    (["--", "python3", "train.py", "--outdir", "/tmp/run"], "ezpz: not seen by all hosts: /tmp/run (from --outdir of"),
+    (["--", "python3", "train.py", "outdir=/tmp/run"], "ezpz: not seen by all hosts: /tmp/run (from outdir of the com"),
 ]
 
 

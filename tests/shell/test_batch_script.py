@@ -46,7 +46,7 @@ def script(shell):
     yield start
     for process in started:
         process.kill()
-        process.wait(10)
+        process.wait(120)
 
 
 def got(shell):
@@ -59,7 +59,7 @@ def signal_script(shell, number):
 
 
 def code(shell, process):
-    process.wait(20)
+    process.wait(120)
     return int((shell.cwd / "code").read_text())
 
 

@@ -23,10 +23,7 @@ def test_alone_it_is_this_host(small):
     lines = result.stdout.splitlines()
     assert [line for line in lines if line.startswith("[")] == ["[HOSTS]", "[DIST INFO]", "[LAUNCH]:"]
     at = lines.index("[HOSTS]")
-    assert lines[at + 1 : at + 3] == [
-        f"    • MACHINE={os.uname().nodename}",
-        f"    • [host:0] - {os.uname().nodename}",
-    ]
+    assert lines[at + 1 : at + 3] == [f"    • MACHINE={os.uname().nodename}", f"    • [host:0] - {os.uname().nodename}"]
     assert "    • NGPUS=2" in lines
     assert f"    • HOSTFILE={told['HOSTFILE']}" in lines
     assert "      launch = mpiexec -n 2" in lines
@@ -93,11 +90,7 @@ UNKNOWN = [
     ({"PBS_JOBID": "1.s", "PBS_NODEFILE": "/gone"}, 125, "(from PBS_NODEFILE=/gone, "),
     ({"PBS_JOBID": "1.s", "PBS_NODEFILE": "/dev/null"}, 125, "(from PBS_NODEFILE=/dev/null, "),
     ({"PBS_JOBID": "1.s", "PBS_NODEFILE": "/etc"}, 125, "(from PBS_NODEFILE=/etc, "),
-    (
-        {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[1-2"},
-        125,
-        "not a host name: 'n[1-2' (from SLURM_JOB_NODELIST)",
-    ),
+    ({"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[1-2"}, 125, "not a host name: 'n[1-2' (from SLURM_JOB_NODELIST)"),
     ({"SLURM_JOB_ID": "5"}, 125, "(from SLURM_JOB_NODELIST and scontrol show job 5)"),
     ({"FLUX_JOB_ID": "f2X"}, 125, "no hosts of job f2X: none is named (from flux hostlist f2X)"),
     ({"EZPZ_NGPU_PER_HOST": "four"}, 2, "not a number of devices: four (from EZPZ_NGPU_PER_HOST)"),

@@ -205,11 +205,7 @@ def both(small):
 
 def test_of_two_schedulers_the_nearest_daemon_counts(both, subtests):
     both.program("ps", f"printf '%s\\n' \"$ME 90 {both.name}\" '90 80 make' \"80 70 $NEAR\" \"70 1 $FAR\" '1 0 init'")
-    rows = {
-        ("slurmstepd", "pbs_mom"): "slurm",
-        ("pbs_mom", "srun"): "pbs",
-        ("/opt/pbs/sbin/pbs_mom", "x"): "pbs",
-    }
+    rows = {("slurmstepd", "pbs_mom"): "slurm", ("pbs_mom", "srun"): "pbs", ("/opt/pbs/sbin/pbs_mom", "x"): "pbs"}
     cases = {row: dict(zip(("NEAR", "FAR"), row, strict=True)) for row in rows}
     for row, (result, told) in jobs(both, cases, before="set -u; export ME=$$").items():
         with subtests.test(str(row)):
