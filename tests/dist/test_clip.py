@@ -79,12 +79,13 @@ def test_precisions_mix_and_double_stays_double():
     assert (tiny.dtype, tiny.item()) == (torch.float64, 1.0 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("limit", "norm_type", "message"), [(-1, 2, "max_norm=-1"), (math.nan, 2, "max_norm=nan"), (1, 0, "norm_type=0")]
-)
-def test_limits_that_mean_nothing_are_refused(limit, norm_type, message):
-    with pytest.raises(UsageError, match=message):
-        clip_grad_norm_([], limit, norm_type)
+LIMITS = [(-1, 2, "max_norm=-1"), (math.nan, 2, "max_norm=nan"), (1, 0, "norm_type=0")]
+
+
+def test_limits_that_mean_nothing_are_refused(subtests):
+    for limit, norm_type, message in LIMITS:
+        with subtests.test(message), pytest.raises(UsageError, match=message):
+            clip_grad_norm_([], limit, norm_type)
 
 
 @pytest.mark.parametrize("max_norm", [None, math.inf])

@@ -96,6 +96,7 @@ def ranks(tmp_path, clean_env, who):
     return Terminal(f"{sys.executable} train.py {who}", env[0], tmp_path), other
 
 
+@pytest.mark.slow
 def test_the_other_rank_waits_each_time_until_the_debugged_one_goes_on(tmp_path, clean_env):
     terminal, other = ranks(tmp_path, clean_env, "all")
     try:
@@ -113,6 +114,7 @@ def test_the_other_rank_waits_each_time_until_the_debugged_one_goes_on(tmp_path,
         other.wait()
 
 
+@pytest.mark.slow
 def test_a_breakpoint_that_one_rank_alone_reaches_waits_for_nobody(tmp_path, clean_env):
     terminal, other = ranks(tmp_path, clean_env, "one")
     try:

@@ -54,11 +54,7 @@ IMPOSSIBLE = [
     (8, {"tp": True}, "unusable tp=True"),
     (0, {}, "unusable world_size=0"),
     (-1, {}, "unusable world_size=-1"),
-    (
-        24,
-        {"tp": 12, "ranks_per_host": 4},
-        "tp=12 does not fit inside a host of 4 ranks; expected 1, 2 or 4: tp=4 is",
-    ),
+    (24, {"tp": 12, "ranks_per_host": 4}, "tp=12 does not fit inside a host of 4 ranks; expected 1, 2 or 4: tp=4 is"),
     (24, {"tp": 12, "ranks_per_host": 4}, "tp_across_hosts=True"),
     (6, {"tp": 2, "ranks_per_host": [3, 3]}, "inside a host of 3 ranks; expected 1 or 3: tp=1 or tp=3 is nearest"),
     (9, {"tp": 3, "ranks_per_host": [6, 2, 1]}, "inside hosts of 1, 2 and 6 ranks; expected 1: tp=1 is nearest"),

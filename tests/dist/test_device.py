@@ -63,15 +63,14 @@ def test_one_visible_device_behind_a_mask_is_the_ranks_own(subtests, monkeypatch
             assert str(device.device()) == "cuda:0"
 
 
-@pytest.mark.parametrize(("local", "visible"), [(3, 2), (0, 2), (1, 1)])
-def test_more_ranks_than_devices_is_an_error_on_every_rank_and_says_how_to_share(monkeypatch, local, visible):
-    install(monkeypatch, cuda=visible)
-    be_rank(monkeypatch, local, 4)
-    expected = (
-        rf"local rank {local} of 4 .* {visible} cuda devices are visible.*--ppn {visible}.*--oversubscribe.*TORCH"
-    )
-    with pytest.raises(MachineError, match=expected):
-        device.device()
+def test_more_ranks_than_devices_is_an_error_on_every_rank_and_says_how_to_share(subtests, monkeypatch):
+    for local, visible in ((3, 2), (0, 2), (1, 1)):
+        with subtests.test(local=local, visible=visible), monkeypatch.context() as patch:
+            install(patch, cuda=visible)
+            be_rank(patch, local, 4)
+            expected = rf"local rank {local} of 4 .* {visible} cuda devices are visible.*--ppn {visible}"
+            with pytest.raises(MachineError, match=f"{expected}.*--oversubscribe.*TORCH"):
+                device.device()
 
 
 def test_a_launch_that_was_told_to_share_deals_devices_in_blocks_over_gloo(monkeypatch):

@@ -9,6 +9,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 import ezpz
 import ezpz.dist
 
@@ -172,6 +174,7 @@ cleanup()
 """
 
 
+@pytest.mark.slow
 def test_an_older_scripts_lines_run(run_cli, clean_env):
     done = run_cli([sys.executable, "-c", OLDER], {**clean_env, "TORCH_DEVICE": "cpu"})
     assert done.returncode == 0, done.stdout + done.stderr

@@ -48,6 +48,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_comes_is_named_with_address_and_port(run_cli, clean_env, script):
     port = free_port()
     env = {**clean_env, **RANK, "RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": str(port)}
@@ -57,6 +58,7 @@ def test_a_rank_that_never_comes_is_named_with_address_and_port(run_cli, clean_e
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_rank_0_that_never_comes_is_an_error_too(run_cli, clean_env, script):
     env = {**clean_env, **RANK, "RANK": "1", "LOCAL_RANK": "1", "MASTER_PORT": str(free_port())}
     done = run_cli([sys.executable, script], env)
@@ -64,6 +66,7 @@ def test_a_rank_0_that_never_comes_is_an_error_too(run_cli, clean_env, script):
     assert "cannot reach rank 0 at 127.0.0.1:" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_named(run_cli, clean_env, script):
     with socket.create_server(("", 0)) as holder:
         port = holder.getsockname()[1]
@@ -84,6 +87,7 @@ UNUSABLE = [
 ]
 
 
+@pytest.mark.slow
 def test_an_unusable_variable_is_one_line(subtests, run_cli, clean_env, script):
     for variables, code, words in UNUSABLE:
         with subtests.test(variables=variables):
@@ -94,6 +98,7 @@ def test_an_unusable_variable_is_one_line(subtests, run_cli, clean_env, script):
             assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_two_bare_jobs_side_by_side_never_meet(run_cli, clean_env, script, tmp_path):
     """Two starters with the same variables, as two `mpiexec` of one user on one host."""
     variables = "PMI_RANK=$rank PMI_SIZE=2 MPI_LOCALRANKID=$rank MPI_LOCALNRANKS=2"
@@ -109,6 +114,7 @@ def test_two_bare_jobs_side_by_side_never_meet(run_cli, clean_env, script, tmp_p
         assert said(answer) == [f"{rank} [['{name}'], ['{name}']]" for rank in (0, 1)]
 
 
+@pytest.mark.slow
 def test_a_second_program_of_the_same_starter_meets_anew(clean_env, script, tmp_path):
     variables = "PMI_RANK=$rank PMI_SIZE=2 MPI_LOCALRANKID=$rank MPI_LOCALNRANKS=2"
     inner = f'\'"$0" {script} one; "$0" {script} two\''
@@ -137,6 +143,7 @@ for round in range(5):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bare", [False, True], ids=["launch", "bare starter"])
 def test_ranks_that_left_their_group_may_meet_again(run_cli, clean_env, tmp_path, bare):
     (tmp_path / "again.py").write_text(AGAIN)
@@ -148,6 +155,7 @@ def test_ranks_that_left_their_group_may_meet_again(run_cli, clean_env, tmp_path
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_ranks_over_two_hosts_without_a_scheduler_want_master_addr(run_cli, clean_env, script):
     env = {**clean_env, "PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
     done = run_cli([sys.executable, script], env)
@@ -182,7 +190,7 @@ def test_a_supervised_rank_asks_torch_once_rank_0_listens(monkeypatch, world_siz
     late.start()
     try:
         address = rendezvous.Address("127.0.0.1", port, "MASTER_ADDR, MASTER_PORT", listens=False)
-        assert rendezvous._open(address, patience) == waits
+        assert rendezvous._open(address, patience) == waits  # all else of a meeting needs 4096 ranks
     finally:
         if not waits:
             late.cancel()

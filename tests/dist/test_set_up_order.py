@@ -37,11 +37,7 @@ def show(monkeypatch, kind, calls):
 
 @pytest.mark.parametrize(
     ("kind", "hip", "backend"),
-    [
-        ("cuda", None, "cpu:gloo,cuda:nccl"),
-        ("cuda", "6.4", "cpu:gloo,cuda:nccl"),
-        ("xpu", None, "cpu:gloo,xpu:xccl"),
-    ],
+    [("cuda", None, "cpu:gloo,cuda:nccl"), ("cuda", "6.4", "cpu:gloo,cuda:nccl"), ("xpu", None, "cpu:gloo,xpu:xccl")],
     ids=["cuda", "rocm", "xpu"],
 )
 def test_the_device_is_set_before_the_group_is_made_and_bound_to_it(monkeypatch, calls, kind, hip, backend):

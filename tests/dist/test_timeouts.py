@@ -36,6 +36,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 def test_collectives_of_the_world_and_of_the_mesh_fail_sooner_and_other_groups_do_not(run_cli, clean_env, tmp_path):
     script = tmp_path / "waits.py"
     script.write_text(textwrap.dedent(SCRIPT))
@@ -46,7 +47,7 @@ def test_collectives_of_the_world_and_of_the_mesh_fail_sooner_and_other_groups_d
     took, *seconds = json.loads(line.removeprefix("told "))
     assert took
     assert len(seconds) == 2
-    assert all(0.9 <= each < 20 for each in seconds), seconds
+    assert all(0.9 <= each < 60 for each in seconds), seconds  # against 120
 
 
 def test_no_time_is_no_time_out():

@@ -20,6 +20,7 @@ def connected(store, words=None):
 
 
 def hub():
+    """Return the store of a hub as rank 0 starts it; `join`, which starts it, needs a group of torch."""
     store = Store()
     listener = failure_watch._listen_everywhere()
     failure_watch._Hub(listener, "s3cret")

@@ -155,6 +155,7 @@ refused("torch's process group says rank 0 of 1 (from the script's init_process_
 """
 
 
+@pytest.mark.slow
 def test_setup_torch_refuses_each_of_them(clean_env, tmp_path):
     """One process for all that needs torch."""
     (tmp_path / "mpi4py").mkdir()

@@ -53,10 +53,13 @@ def test_device_mesh_is_the_older_name_of_mesh_and_both_are_one_too_many():
         wrap_model(Net(), "ddp", object(), device_mesh=object())
 
 
-@pytest.mark.parametrize(("typed", "near"), [("fdsp", "fsdp"), ("zero", "zero1"), ("deepsped", "deepspeed")])
-def test_an_unknown_strategy_names_the_nearest(typed, near):
-    with pytest.raises(UsageError, match=f"unknown strategy '{typed}'.* Did you mean {near}"):
-        wrap_model(Net(), typed)
+def test_an_unknown_strategy_names_the_nearest(subtests):
+    for typed, near in (("fdsp", "fsdp"), ("zero", "zero1"), ("deepsped", "deepspeed")):
+        with (
+            subtests.test(typed=typed),
+            pytest.raises(UsageError, match=f"unknown strategy '{typed}'.* Did you mean {near}"),
+        ):
+            wrap_model(Net(), typed)
 
 
 KEYWORDS = [
@@ -133,17 +136,17 @@ def test_a_device_without_bfloat16_computes_in_float32_and_says_so_once(monkeypa
     assert line.startswith('dtype=bf16 becomes fp32: Tesla V100 does not compute bfloat16. Write dtype="fp32"')
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-def test_a_model_computes_in_the_dtype_and_returns_float32_and_keeps_its_weights(dtype):
-    seen = []
-    model = Net()
-    model.one.register_forward_hook(lambda _module, _inputs, output: seen.append(output.dtype))
-    output = wrap_model(model, "none", dtype=dtype)(torch.ones(3, 4))
-    assert seen == [precision.resolve_dtype(dtype)]
-    assert output["logits"].dtype == output["more"][0][0].dtype == torch.float32
-    assert output["more"][0][1:] == (3,)
-    assert output["more"][1] is None
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+def test_a_model_computes_in_the_dtype_and_returns_float32_and_keeps_its_weights(subtests):
+    for dtype in ("bf16", "fp16", "fp32"):
+        with subtests.test(dtype=dtype):
+            seen, model = [], Net()
+            model.one.register_forward_hook(lambda _module, _inputs, output, seen=seen: seen.append(output.dtype))
+            output = wrap_model(model, "none", dtype=dtype)(torch.ones(3, 4))
+            assert seen == [precision.resolve_dtype(dtype)]
+            assert output["logits"].dtype == output["more"][0][0].dtype == torch.float32
+            assert output["more"][0][1:] == (3,)
+            assert output["more"][1] is None
+            assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
 def test_without_a_dtype_a_model_computes_in_its_own():

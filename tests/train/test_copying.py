@@ -165,26 +165,23 @@ class Copies(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("kind", ["synthetic", "images", "tokens", "shifted"])
-def test_samples_that_are_picked_on_the_device_wait_for_no_copy_of_their_indices(kind, monkeypatch, tmp_path):
+def test_samples_that_are_picked_on_the_device_wait_for_no_copy_of_their_indices(subtests, monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch sets it for operators on meta
-    batches = {
-        "synthetic": lambda: train.SyntheticImages(32, classes=2, size=8, device="meta"),
-        "images": lambda: (
-            train.ImageBatches(
-                *(torch.zeros(32, 1, 8, 8), torch.zeros(32, dtype=torch.int64), 4), rank=0, world_size=1, device="meta"
-            ).take
-        ),
-        "tokens": lambda: train.TokenBatches(torch.arange(99), 8, 4, rank=0, world_size=1, device="meta").take,
-        "shifted": lambda: (
-            train.TokenBatches(*(torch.arange(99), 8, 4), rank=0, world_size=1, device="meta", shift=True).at
-        ),
-    }[kind]()
-    with Copies() as copies:
-        x, _ = batches(0 if kind == "shifted" else torch.arange(4))
-    assert x.is_meta
-    assert len(x) == 4
-    assert copies.waits == [False], copies.found
+    alone = {"rank": 0, "world_size": 1, "device": "meta"}
+    images, labels, tokens = torch.zeros(32, 1, 8, 8), torch.zeros(32, dtype=torch.int64), torch.arange(99)
+    kinds = {
+        "synthetic": train.SyntheticImages(32, classes=2, size=8, device="meta"),
+        "images": train.ImageBatches(images, labels, 4, **alone).take,
+        "tokens": train.TokenBatches(tokens, 8, 4, **alone).take,
+        "shifted": train.TokenBatches(tokens, 8, 4, **alone, shift=True).at,
+    }
+    for kind, batches in kinds.items():
+        with subtests.test(kind):
+            with Copies() as copies:
+                x, _ = batches(0 if kind == "shifted" else torch.arange(4))
+            assert x.is_meta
+            assert len(x) == 4
+            assert copies.waits == [False], copies.found
 
 
 def test_the_numbers_of_a_step_reach_the_device_without_a_copy_from_the_host(monkeypatch, tmp_path):

@@ -186,9 +186,7 @@ def hugging_face(monkeypatch):
             found.features = {"id": Rows.features["id"]}
         return found
 
-    module = types.SimpleNamespace(
-        load_dataset=load_dataset,
-    )
+    module = types.SimpleNamespace(load_dataset=load_dataset)
     monkeypatch.setitem(sys.modules, "datasets", module)
     return calls
 
@@ -202,12 +200,7 @@ def test_texts_of_hugging_face_become_bytes(hugging_face, tmp_path, monkeypatch)
     whole = bytes(torch.cat([tokens.train, tokens.test]).tolist())
     assert whole.decode() == "first text\n\nzweiter: ü"
     assert tokens.origin == "Hugging Face org/name, split test, column text"
-    assert hugging_face == [
-        (
-            ("org/name", "plain"),
-            {"split": "test", "cache_dir": str(tmp_path)},
-        )
-    ]
+    assert hugging_face == [(("org/name", "plain"), {"split": "test", "cache_dir": str(tmp_path)})]
     load_tokens("hf:name")
     assert hugging_face[-1][0] == ("name", None)
     assert hugging_face[-1][1]["split"] == "train"

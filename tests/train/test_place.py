@@ -137,10 +137,7 @@ class Numbers(IterableDataset):
 
 
 REFUSED = [
-    (
-        lambda: ezpz.prepare(DataLoader(DATA, sampler=WeightedRandomSampler([1.0] * 12, 12))),
-        "WeightedRandomSampler",
-    ),
+    (lambda: ezpz.prepare(DataLoader(DATA, sampler=WeightedRandomSampler([1.0] * 12, 12))), "WeightedRandomSampler"),
     (lambda: ezpz.prepare(DataLoader(DATA, sampler=Odd(DATA))), "Odd chooses its samples itself"),
     (lambda: ezpz.prepare(DataLoader(DATA, sampler=RandomSampler(DATA, replacement=True))), "replacement=True"),
     (lambda: ezpz.prepare(DataLoader(DATA, batch_size=None)), "batch_size=None"),

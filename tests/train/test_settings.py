@@ -258,20 +258,14 @@ MISTAKES = [
     (["--training.seq_len", "--training.compile"], "--training.seq_len has no value"),
     (["--data"], "--data has no value (from the command line); expected a name after it."),
     (["--config"], "--config has no value (from the command line); expected a TOML file after it."),
-    (
-        ["training.seq_len=0"],
-        f"training.seq_len=0 is wrong {COMMAND_LINE}; expected a whole number from 1 to 1000000.",
-    ),
+    (["training.seq_len=0"], f"training.seq_len=0 is wrong {COMMAND_LINE}; expected a whole number from 1 to 1000000."),
     (["training.seq_len=1000001"], "training.seq_len=1000001 is wrong"),
     (["training.seq_len=1.5"], "training.seq_len='1.5' is wrong"),
     (["training.local_seq_len=x"], "training.local_seq_len='x' is wrong"),
     (["training.lr=0"], f"training.lr=0.0 is wrong {COMMAND_LINE}; expected a number above 0."),
     (["training.lr=nan"], "training.lr=nan is wrong"),
     (["training.ratio=1.5"], "expected a number from 0 to 1."),
-    (
-        ["training.compile=maybe"],
-        "training.compile='maybe' is wrong (from the command line); expected true or false.",
-    ),
+    (["training.compile=maybe"], "training.compile='maybe' is wrong (from the command line); expected true or false."),
     (["training.limit=0"], "expected a whole number from 1 on, or none."),
     (["training.even=3"], "training.even=3 is wrong (from the command line); expected an even number."),
     (
@@ -315,10 +309,7 @@ def test_every_mistake_among_the_words_is_one_line_and_exit_code_2(subtests, cap
 OF_THE_TRAINER = [
     ({"presets": {"debug": {"training.seq_le": 3}}}, "unknown key training.seq_le (from preset debug)"),
     ({"presets": {"debug": {"training.seq_len": 0}}}, "training.seq_len=0 is wrong (from preset debug)"),
-    (
-        {"aliases": {"training.x": "training.seq"}},
-        "alias 'training.x' of 'training.seq' (from make_settings_parser)",
-    ),
+    ({"aliases": {"training.x": "training.seq"}}, "alias 'training.x' of 'training.seq' (from make_settings_parser)"),
     ({"aliases": {"training.lr": "training.seq_len"}}, "alias 'training.lr'"),
     ({"batch_size": 3}, "unknown default batch_size (from make_settings_parser)"),
     ({"fallback": "debig"}, "unknown fallback 'debig' (from make_settings_parser); expected one of debug, large."),

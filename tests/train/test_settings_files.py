@@ -141,10 +141,7 @@ WRONG = [
         "model.slow=true is not supported: nobody wants that (from a.toml, line 2); expected false. Leave it out.",
     ),
     ("[model]\nsize = 1\nwidth = 2\n", "model.width is model.size once more (from a.toml, line 3)"),
-    (
-        "[model]\nfile = 'x'\n",
-        "model.file cannot be in a file (from a.toml, line 2); expected it on the command line.",
-    ),
+    ("[model]\nfile = 'x'\n", "model.file cannot be in a file (from a.toml, line 2); expected it on the command line."),
 ]
 
 
