@@ -61,7 +61,7 @@ def write(name, content):
 def take_port(stage):
     """A listener on the port that MASTER_PORT names; it ends with the stage's processes."""
     holder = f"import socket, time; s = socket.create_server(('', {PORT})); "
-    holder += f"open({str(stage.folder / 'held')!r}, 'w'); time.sleep(30)"
+    holder += f"open({str(stage.folder / 'held')!r}, 'w'); time.sleep(600)"
     subprocess.Popen([sys.executable, "-I", "-S", "-c", holder], env=stage.env(), start_new_session=True)
     process.wait_until((stage.folder / "held").exists, 10, "a port that is taken")
 
@@ -96,7 +96,7 @@ PLANS = (
         code=2,
         cause=rf"^ezpz: .*{PORT}",
         not_on=ONCE,
-        meanwhile=lambda run: (run.process.wait(10), free_the_port(run)),
+        meanwhile=lambda run: (run.process.wait(100), free_the_port(run)),
     ),
     Case(
         number="27",

@@ -134,7 +134,7 @@ class Launcher:
         self.read_until(lambda items: items)
 
     def read_until(self, enough):
-        items, end = [], time.monotonic() + 5
+        items, end = [], time.monotonic() + 60
         while not enough(items):
             assert time.monotonic() < end, "nothing comes of it"
             items.extend(self.control.read())
