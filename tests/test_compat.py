@@ -11,29 +11,21 @@ from ezpz.dist import arguments
 from ezpz.errors import MachineError, UsageError
 
 
-@pytest.mark.parametrize(
-    ("backend", "expected"),
-    [
-        (None, (None, None)),
-        ("", (None, None)),
-        ("DDP", (None, "ddp")),
-        ("fsdp2", (None, "fsdp")),
-        ("DeepSpeed", (None, "deepspeed")),
-        ("ds", (None, "deepspeed")),
-        ("NCCL", ("nccl", None)),
-        ("gloo", ("gloo", None)),
-    ],
-)
-def test_a_backend_says_what_moves_tensors_or_what_trains(backend, expected):
-    assert arguments.split_backend(backend) == expected
-
-
-@pytest.mark.parametrize(
-    ("backend", "what"), [("horovod", "no Horovod"), ("hvd", "no Horovod"), ("tcp", "unknown backend 'tcp'")]
-)
-def test_any_other_backend_is_refused(backend, what):
-    with pytest.raises(UsageError, match=what):
-        arguments.split_backend(backend)
+def test_a_backend_says_what_moves_tensors_or_what_trains():
+    for backend, expected in {
+        None: (None, None),
+        "": (None, None),
+        "DDP": (None, "ddp"),
+        "fsdp2": (None, "fsdp"),
+        "DeepSpeed": (None, "deepspeed"),
+        "ds": (None, "deepspeed"),
+        "NCCL": ("nccl", None),
+        "gloo": ("gloo", None),
+    }.items():
+        assert arguments.split_backend(backend) == expected
+    for backend, what in {"horovod": "no Horovod", "hvd": "no Horovod", "tcp": "unknown backend 'tcp'"}.items():
+        with pytest.raises(UsageError, match=what):
+            arguments.split_backend(backend)
 
 
 def test_a_port_may_be_text():
@@ -66,10 +58,10 @@ def test_the_older_ones_answer_with_who_the_process_is(given):
     assert given == [{"backend": None, "port": 2345, "timeout": 3600.0}]
 
 
-@pytest.mark.parametrize("call", [lambda: ezpz.setup("tensorflow"), lambda: ezpz.setup_tensorflow(None, ngpus=2)])
-def test_tensorflow_gets_a_clear_answer(given, call):
-    with pytest.raises(UsageError, match=r"no framework 'tensorflow'.*still runs under `launch`"):
-        call()
+def test_tensorflow_gets_a_clear_answer(given):
+    for call in (lambda: ezpz.setup("tensorflow"), lambda: ezpz.setup_tensorflow(None, ngpus=2)):
+        with pytest.raises(UsageError, match=r"no framework 'tensorflow'.*still runs under `launch`"):
+            call()
     assert given == []
 
 
@@ -85,14 +77,13 @@ def test_deepspeed_adopts_the_group_or_is_said_to_be_absent(monkeypatch):
     assert got == [{"dist_backend": "gloo"}]
 
 
-@pytest.mark.parametrize(
-    ("wrap", "strategy"),
-    [(ezpz.wrap_with_ddp, "ddp"), (ezpz.wrap_with_fsdp, "fsdp"), (ezpz.wrap_with_fsdp2, "fsdp")],
-)
-def test_wrapping_by_older_names_is_wrap_model(monkeypatch, wrap, strategy):
+def test_wrapping_by_older_names_is_wrap_model(monkeypatch):
     stand_in = types.SimpleNamespace(wrap_model=lambda *args, **more: (args, more))
     monkeypatch.setitem(sys.modules, "ezpz.dist.wrap", stand_in)
-    assert wrap("model", dtype="bf16", device_mesh="mesh") == (("model", strategy), {"dtype": "bf16", "mesh": "mesh"})
+    names = {ezpz.wrap_with_ddp: "ddp", ezpz.wrap_with_fsdp: "fsdp", ezpz.wrap_with_fsdp2: "fsdp"}
+    for wrap, strategy in names.items():
+        given = wrap("model", dtype="bf16", device_mesh="mesh")
+        assert given == (("model", strategy), {"dtype": "bf16", "mesh": "mesh"})
 
 
 def test_memory_under_older_names(monkeypatch):

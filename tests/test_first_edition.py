@@ -36,53 +36,60 @@ def test_every_trainer_is_recorded_in_a_megabyte():
     assert sum(path.stat().st_size for path in RECORDED.iterdir()) < 1_000_000
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_a_run_opens_with_all_its_rows(recorded, name):
-    run = open_run(recorded / name)
-    assert (run.name, run.state, run.facts["schema"]) == (name, "finished", 1)
-    assert len(run.table.steps) == ROWS[name]
-    assert run.facts["versions"]["ezpz"] == "0.1.0"
-    assert all(len(cells.values) for cells in run.table.cells.values())
+def test_a_run_opens_with_all_its_rows_and_its_checkpoint_is_complete(subtests, recorded):
+    for name in RUNS:
+        with subtests.test(name):
+            run = open_run(recorded / name)
+            assert (run.name, run.state, run.facts["schema"]) == (name, "finished", 1)
+            assert len(run.table.steps) == ROWS[name]
+            assert run.facts["versions"]["ezpz"] == "0.1.0"
+            assert all(len(cells.values) for cells in run.table.cells.values())
+            if name in SAVED:
+                assert find_latest(recorded / name).name == f"step-{SAVED[name]:08}"
 
 
 @pytest.mark.slow
-@pytest.mark.few(2)
-@pytest.mark.parametrize("name", RUNS)
-def test_its_dataset_opens(recorded, name):
+def test_its_dataset_opens(subtests, recorded):
     xarray = pytest.importorskip("xarray")
-    with xarray.open_dataset(recorded / name / f"{name}.h5", engine="h5netcdf") as dataset:
-        assert dataset.sizes["draw"] == ROWS[name]
-        assert dataset.attrs["ezpz_schema"] == 1
+    for name in RUNS:
+        with (
+            subtests.test(name),
+            xarray.open_dataset(recorded / name / f"{name}.h5", engine="h5netcdf") as dataset,
+        ):
+            assert dataset.sizes["draw"] == ROWS[name]
+            assert dataset.attrs["ezpz_schema"] == 1
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", RUNS)
-def test_it_is_plotted_reported_and_compared(recorded, run_cli, tmp_path, name):
-    folder = recorded / name
-    page = tmp_path / "report.html"
-    for words in (
-        ["plot", folder],
-        ["report", folder, "-o", page],
-        ["compare", folder, folder],
-        ["export", folder, "--csv", "-o", tmp_path / "rows.csv"],
-    ):
-        done = run_cli([sys.executable, "-m", "ezpz", *words])
-        assert done.returncode == 0, (words, done.stdout + done.stderr)
-        assert done.stdout
-    assert name in page.read_text(encoding="utf-8")
+# Many verbs in one process, which loads matplotlib once.
+VERBS = """
+import contextlib, io, json, sys
+from ezpz.cli import main
+for words in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        code = main(words)
+    print(json.dumps([words[:2], code, bool(said.getvalue())]))
+"""
+
+
+@pytest.mark.slow
+def test_every_run_is_plotted_reported_and_compared(recorded, run_cli, tmp_path):
+    lines = []
+    for name in RUNS:
+        folder, page, table = str(recorded / name), str(tmp_path / f"{name}.html"), str(tmp_path / f"{name}.csv")
+        lines += [["plot", folder], ["report", folder, "-o", page], ["compare", folder, folder]]
+        lines += [["export", folder, "--csv", "-o", table]]
+    done = run_cli([sys.executable, "-c", VERBS, json.dumps(lines)], timeout=120)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert told == [[line[:2], 0, True] for line in lines], done.stderr
+    for name in RUNS:
+        assert name in (tmp_path / f"{name}.html").read_text(encoding="utf-8")
 
 
 def test_the_runs_are_listed(recorded, run_cli):
     done = run_cli([sys.executable, "-m", "ezpz", "runs", recorded, "--json"])
     assert done.returncode == 0, done.stderr
     assert {row["name"] for row in json.loads(done.stdout)} >= set(RUNS)
-
-
-@pytest.mark.parametrize("name", sorted(SAVED))
-def test_its_checkpoint_is_complete(recorded, name):
-    found = find_latest(recorded / name)
-    assert found is not None
-    assert found.name == f"step-{SAVED[name]:08}"
 
 
 @pytest.mark.slow
@@ -107,8 +114,8 @@ def test_every_trainer_resumes_its_recorded_run(recorded, run_cli, clean_env, tm
     }
 
 
-@pytest.mark.parametrize("verb", ["plot", "report", "compare", "runs"])
-def test_a_newer_schema_is_refused_with_a_sentence(recorded, run_cli, tmp_path, verb):
+@pytest.mark.slow
+def test_a_newer_schema_is_refused_with_a_sentence(subtests, recorded, run_cli, tmp_path):
     folder = tmp_path / "newer"
     folder.mkdir()
     facts = json.loads((recorded / "minimal" / "run.json").read_text())
@@ -121,11 +128,12 @@ def test_a_newer_schema_is_refused_with_a_sentence(recorded, run_cli, tmp_path, 
     with pytest.raises(TrackError) as caught:
         open_run(folder)
     assert sentence in str(caught.value)
-    words = {"compare": [folder, folder], "runs": [tmp_path]}.get(verb, [folder])
-    done = run_cli([sys.executable, "-m", "ezpz", verb, *words], cwd=os.fspath(tmp_path))
-    assert done.returncode != 0
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
+    for verb, words in {"plot": [folder], "report": [folder], "compare": [folder, folder], "runs": [tmp_path]}.items():
+        done = run_cli([sys.executable, "-m", "ezpz", verb, *words], cwd=os.fspath(tmp_path))
+        with subtests.test(verb):
+            assert done.returncode != 0
+            assert sentence in done.stderr
+            assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("part", ["run.json", "metrics.jsonl"])

@@ -280,7 +280,7 @@ def test_an_asynchronous_save_that_fails_is_told_later_and_ends_nothing(folder, 
     with monkeypatch.context() as patch:
         break_writing_on(patch, 3)
         run.checkpoints.save(1)
-        while not run.checkpoints._pending[0].done():
+        while not run.checkpoints._pending[0].done():  # nothing public ends with it and tells nobody of the problem
             pass
         assert run.checkpoints.latest is None
     capsys.readouterr()

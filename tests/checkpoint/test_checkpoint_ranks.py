@@ -21,12 +21,12 @@ PYTEST = [
     "--noconftest",
     "--color=no",
     "-x",
-    "--timeout=60",
+    "--timeout=600",
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_checkpoints_of_four_ranks_go_on_with_four_two_and_one(run_cli, clean_env, tmp_path):
     shared = tmp_path / "shared"
     env = {

