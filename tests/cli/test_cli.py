@@ -1,3 +1,4 @@
+import json
 import re
 import sys
 from contextlib import suppress
@@ -5,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from runs_on_disk import write_run
 
 from ezpz.cli import GROUPS, VERBS, main
 
@@ -177,6 +179,29 @@ def test_a_verb_of_the_older_package_is_answered_with_what_to_use(capsys):
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"ezpz: no verb {verb!r}")
         assert instead in line
+
+
+LOOKS = """
+import json, sys
+from ezpz.cli import main
+for words, heavy in json.loads(sys.argv[1]):
+    main(words)
+    loaded = [name for name in heavy if name in sys.modules]
+    if loaded:
+        sys.exit(f"ezpz {' '.join(words)} has loaded {loaded}")
+"""
+
+
+def test_verbs_that_look_load_nothing_heavy(run_cli, tmp_path):
+    write_run(tmp_path / "outputs" / "one", {"loss": [3.0, 2.0, 1.0]})
+    heavy = ["torch", "matplotlib", "xarray", "h5py", "pandas", "wandb", "rich"]
+    one = "outputs/one"
+    looks = [
+        *((["runs"], [*heavy, "numpy"]), (["watch", one, "--once"], heavy), (["compare", one, one], heavy)),
+        *((["plot", one], heavy), (["export", one], ["torch"])),
+    ]
+    done = run_cli([sys.executable, "-c", LOOKS, json.dumps(looks)])
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_pages_name_no_verb_that_is_not_there():

@@ -157,13 +157,6 @@ def test_a_picture_that_fails_costs_a_warning_and_not_the_verdict(two, tmp_path,
     assert save_picture(tmp_path / "p", [], [], []) == []
 
 
-def test_neither_torch_nor_matplotlib_is_loaded(two, tmp_path):
-    code = VERB + "; print([name for name in ('torch', 'matplotlib', 'xarray', 'h5py') if name in sys.modules])"
-    done = verb(tmp_path, *two, code=code)
-    assert done.stderr == ""
-    assert done.stdout.endswith("[]\n")
-
-
 @pytest.mark.slow
 def test_colour_needs_a_terminal_or_a_wish_and_ascii_is_enough(two, tmp_path):
     assert "\x1b" not in verb(tmp_path, *two, TERM="xterm-256color").stdout
@@ -171,14 +164,3 @@ def test_colour_needs_a_terminal_or_a_wish_and_ascii_is_enough(two, tmp_path):
     done = verb(tmp_path, *two, PYTHONIOENCODING="ascii")
     assert done.stderr == ""
     assert "w\\xf6rld" in done.stdout
-
-
-@pytest.mark.slow
-def test_a_reader_that_leaves_is_no_traceback(two, tmp_path):
-    read, write = os.pipe()
-    os.close(read)
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SRC}
-    command = [sys.executable, "-c", VERB + "; sys.exit(code)", *two]
-    done = subprocess.run(command, env=env, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (1, b"")

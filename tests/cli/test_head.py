@@ -114,6 +114,7 @@ def test_it_ends_without_a_word(more, clean_env, tmp_path, subtests):
             with subtests.test(line):
                 assert not re.search("Traceback|Exception ignored|Broken pipe", said)
                 assert code in {0, 141}, said
+        assert (tmp_path / "one" / "report.html").is_file()
     finally:
         os.close(write)
 

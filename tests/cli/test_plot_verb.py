@@ -248,23 +248,6 @@ def test_a_pipe_gets_no_escape_and_colour_needs_to_be_forced(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_reader_that_leaves_costs_no_traceback(run, tmp_path):
-    read, write = os.pipe()
-    os.close(read)
-    code = "import sys; from ezpz.cli.plot import main; sys.exit(main(sys.argv[1:]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(run)],
-        env={**os.environ, "PYTHONPATH": SRC},
-        stdout=write,
-        stderr=subprocess.PIPE,
-        cwd=tmp_path,
-        check=False,
-    )
-    os.close(write)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-@pytest.mark.slow
 def test_a_long_run_is_drawn_quickly(plot, tmp_path):
     run = write_run(tmp_path / "long", {f"m{key}": [step / 7 for step in range(10_000)] for key in range(8)})
     start = time.process_time()

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -77,21 +73,3 @@ def test_a_journal_of_a_later_version_is_told_in_one_line(folder, capsys):
     told = capsys.readouterr()
     assert "version" in told.err
     assert told.err.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_a_reader_who_has_left_changes_nothing(folder):
-    reading, writing = os.pipe()
-    os.close(reading)
-    code = "import sys; from ezpz.cli.report import main; sys.exit(main(sys.argv[1:]))"
-    result = subprocess.run(
-        [sys.executable, "-c", code, str(folder)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        timeout=60,
-        check=False,
-    )
-    os.close(writing)
-    assert (result.returncode, result.stderr) == (0, b"")
-    assert (folder / "report.html").is_file()
