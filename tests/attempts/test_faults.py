@@ -377,6 +377,7 @@ def test_attempts_inside_torchrun_are_refused(run_cli, clean_env):
     assert "--max-restarts" in done.stderr
 
 
+@pytest.mark.slow
 def test_one_host_a_success_and_the_end_of_the_tries(run_cli, clean_env, tmp_path):
     env = {**clean_env, "XDG_STATE_HOME": str(tmp_path)}
     done = run_cli([*LAUNCH, "--attempts", "3", "-n", "2", "bash", "-c", "echo $EZPZ_ATTEMPT"], env)

@@ -131,6 +131,7 @@ def test_a_plan_is_visible_and_means_the_same_command(tmp_path):
     assert pasted == IN_FOLDER.encode()
 
 
+@pytest.mark.slow
 def test_a_path_for_a_program_is_exact(tmp_path, runs):
     done = ezpz_verb(tmp_path, "export", str(runs[0]), "--csv")
     assert done.returncode == 0
