@@ -18,22 +18,24 @@ MANY = "yes 0123456789012345678901234567890123456789 | head -n 70000"
 
 
 @pytest.fixture
-def start(clean_env, tmp_path, survivors):
+def popen(clean_env, tmp_path):
+    """`popen(number, *words, **streams)` starts so many ranks on this host."""
+
+    def run(number, *words, **streams):
+        line = [sys.executable, "-m", "ezpz.launch", "--flavour", "local", "-n", str(number), *words]
+        return subprocess.Popen(line, env=clean_env, cwd=tmp_path, stdin=subprocess.DEVNULL, **streams)
+
+    return run
+
+
+@pytest.fixture
+def start(popen, survivors):
     """Start a launch whose stdout nobody reads yet; `job.reader` is its other end."""
     started = []
 
     def run(*words):
         reader, writer = os.pipe()
-        job = subprocess.Popen(
-            [sys.executable, "-m", "ezpz.launch", "--flavour", "local", "-n", "2", *words],
-            env=clean_env,
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            stdout=writer,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        job = popen(2, *words, stdout=writer, stderr=subprocess.PIPE, text=True, start_new_session=True)
         os.close(writer)
         job.reader = reader
         started.append(job)
@@ -101,18 +103,9 @@ def ends(request):
 
 
 @pytest.mark.slow
-def test_lines_are_whole_and_in_order_for_a_reader_that_reads_slowly_and_odd_numbers_of_bytes(
-    ends, clean_env, tmp_path
-):
+def test_lines_are_whole_and_in_order_for_a_reader_that_reads_slowly_and_odd_numbers_of_bytes(ends, popen):
     reader, writer = ends
-    job = subprocess.Popen(
-        [sys.executable, "-m", "ezpz.launch", "--flavour", "local", "-n", "2", sys.executable, "-c", COUNT],
-        env=clean_env,
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=writer,
-        stderr=writer,
-    )
+    job = popen(2, sys.executable, "-c", COUNT, stdout=writer, stderr=writer)
     os.close(writer)
     data, reads = b"", 0
     while part := read_or_end(reader, 7919):
@@ -124,10 +117,8 @@ def test_lines_are_whole_and_in_order_for_a_reader_that_reads_slowly_and_odd_num
     lines = [line.split() for line in data.decode().splitlines() if not line.startswith("ezpz: ")]
     for rank, stream, step in (("0", "1", 1), ("0", "2", 4), ("1", "1", 1), ("1", "2", 4)):
         mine = [line for line in lines if line[:2] == [rank, stream]]
-        expected = [
-            [str(number), *(["x" * (number % 90)] * bool(number % 90)), "end"] for number in range(0, 20000, step)
-        ]
-        assert [line[2:] for line in mine] == expected
+        expected = (f"{number} {'x' * (number % 90)} end".split() for number in range(0, 20000, step))
+        assert [line[2:] for line in mine] == list(expected)
     assert len(lines) == 2 * 25000
 
 
@@ -143,17 +134,10 @@ def read_or_end(fd, size):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [1, 2])
-def test_a_reader_that_has_seen_enough_ends_nothing_but_its_stream(clean_env, tmp_path, stream):
+def test_a_reader_that_has_seen_enough_ends_nothing_but_its_stream(popen, tmp_path, stream):
     """As `launch … | head -n 1`: the ranks, whose own pipes live on, do their work, and the code is theirs."""
-    other = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     rank = f"{MANY} >&{stream}; echo done > done.$RANK; exit 7"
-    job = subprocess.Popen(
-        [sys.executable, "-m", "ezpz.launch", "--flavour", "local", "-n", "1", "sh", "-c", rank],
-        env=clean_env,
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        **other,
-    )
+    job = popen(1, "sh", "-c", rank, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     pipe = (job.stdout, job.stderr)[stream - 1]
     pipe.readline()
     pipe.close()
