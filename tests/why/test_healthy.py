@@ -8,10 +8,11 @@ from planted import SCORE
 
 SEED = os.environ.get("EZPZ_SEED", "27")
 CHEAP = 40
-pytestmark = pytest.mark.slow
 in_matrix = pytest.mark.skipif(not os.environ.get(SCORE), reason="48 launches, and 300 more: make matrix")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
 @in_matrix
 def test_healthy_launches_have_no_cause_and_stderr_is_the_ranks_own(tmp_path, subtests):
     for number in range(CHEAP):
@@ -19,6 +20,8 @@ def test_healthy_launches_have_no_cause_and_stderr_is_the_ranks_own(tmp_path, su
             healthy.run(number, SEED, tmp_path, cheap=True)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
 @in_matrix
 def test_healthy_programs_with_libraries_have_no_cause(tmp_path, subtests):
     for number in range(4, 44, 5):
@@ -29,6 +32,7 @@ def test_healthy_programs_with_libraries_have_no_cause(tmp_path, subtests):
                 pytest.skip(str(problem))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_healthy_is_an_alarm(tmp_path, monkeypatch):
     def noisy(_draw, _folder):
         return ["sh", "-c", "echo more >&2"], lambda _rank: []
