@@ -45,6 +45,7 @@ def stdout_file(tmp_path):
 def _no_size(monkeypatch):
     for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "LC_ALL", "PYTHONIOENCODING"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
 
 
 def test_the_users_width_stands_above_columns_above_the_terminal_above_100(terminal, stdout_file, monkeypatch):

@@ -143,7 +143,7 @@ def test_100000_rows_are_tailed_without_a_torn_line_while_a_process_writes_them(
     child = subprocess.Popen([sys.executable, "-c", WRITE, str(journal), str(number)], env=env)
     tail, seen, looks = Tail(journal), [], 0
     try:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while len(seen) < number and time.monotonic() < end:
             running = child.poll() is None
             rows = tail.poll()
