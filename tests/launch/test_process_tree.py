@@ -174,7 +174,7 @@ def daemon(*launches):
                 os.execve("/bin/sleep", ["sleep", "300"], {{}})
         os._exit(0)
     os.wait()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 100
     while time.monotonic() < end:
         new = set(sleepers()) - before
         if new:
@@ -192,7 +192,7 @@ assert kill_all("{one}/{"3" * 16}", own=False) == [] and tagged("{one}") == sort
 assert kill_all("{one}", own=False) == [] and tagged("{one}") == [] and tagged("{two}") == [other]
 assert kill_all("{two}", own=False) == [] and tagged("{two}") == []
 """
-    done = process.run([sys.executable, "-c", code], {**clean_env, "PYTHONPATH": SRC}, timeout=50)
+    done = process.run([sys.executable, "-c", code], {**clean_env, "PYTHONPATH": SRC}, timeout=200)
     assert done.returncode == 0, done.stderr
 
 
