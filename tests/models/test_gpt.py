@@ -98,12 +98,12 @@ def test_attention_is_the_softmax_written_out():
     assert torch.allclose(attention(x), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("config", [SMALL, GPTConfig(n_layer=2), GPTConfig(vocab_size=5000, n_layer=2, n_embd=384)])
-def test_training_starts_near_the_logarithm_of_the_vocabulary(config):
-    torch.manual_seed(0)
-    with torch.no_grad():
-        loss = loss_of(GPT(config), tokens_of(config))
-    assert abs(loss.item() - math.log(config.vocab_size)) < 0.25
+def test_training_starts_near_the_logarithm_of_the_vocabulary():
+    for config in (SMALL, GPTConfig(n_layer=2), GPTConfig(vocab_size=5000, n_layer=2, n_embd=384)):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            loss = loss_of(GPT(config), tokens_of(config))
+        assert abs(loss.item() - math.log(config.vocab_size)) < 0.25
 
 
 @pytest.mark.few(1)
@@ -149,18 +149,15 @@ def test_a_sequence_that_is_too_long_is_refused():
         GPT(SMALL)(torch.zeros(1, 33, dtype=torch.int64))
 
 
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
+def test_sizes_that_do_not_fit_are_refused():
+    for sizes, message in (
         ({"n_head": 5}, r"n_head=5 does not divide n_embd=768 .*Use n_head=4\."),
         ({"n_layer": 0}, r"unusable n_layer=0"),
         ({"dropout": 1.0}, r"unusable dropout=1\.0"),
         ({"activation": "glu"}, r"unknown activation 'glu' .*Did you mean gelu\?"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused(sizes, message):
-    with pytest.raises(UsageError, match=message):
-        GPTConfig(**sizes)
+    ):
+        with pytest.raises(UsageError, match=message):
+            GPTConfig(**sizes)
 
 
 def counting():
@@ -203,16 +200,13 @@ def test_samples_are_distributed_as_the_model_says():
     assert torch.allclose(shares, torch.tensor([0.0, 2 / 9, 3 / 9, 4 / 9]), atol=0.03)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "more", "message"),
-    [
+def test_samples_of_impossible_sizes_are_refused():
+    for prompt, more, message in (
         ([], {}, "an empty prompt"),
         ([1], {"context": 0}, "unusable context=0"),
         ([1], {"temperature": -1.0}, r"unusable temperature=-1\.0"),
         ([1], {"temperature": math.nan}, "unusable temperature=nan"),
         ([1], {"top_k": -2}, "unusable top_k=-2"),
-    ],
-)
-def test_samples_of_impossible_sizes_are_refused(prompt, more, message):
-    with pytest.raises(UsageError, match=message):
-        sample_tokens(None, prompt, 1, **{"context": 8, "seed": 0, **more})
+    ):
+        with pytest.raises(UsageError, match=message):
+            sample_tokens(None, prompt, 1, **{"context": 8, "seed": 0, **more})
