@@ -394,6 +394,7 @@ def test_a_site_without_devices_binds_just_as_many_ranks_as_its_table_names():
 
 
 NERSC, OLCF = {"NERSC_HOST": "perlmutter"}, {"LMOD_SYSTEM_NAME": "frontier"}
+ON_TWO = "srun -N 2 -n {} --ntasks-per-node={} --nodelist={} --distribution=block"
 DOCUMENTED = {
     "polaris": (
         ({"PBS_JOBID": "1.polaris-pbs-01.hsn"}, ("x3001c0s1b0n0", "x3001c0s1b1n0"), 4),
@@ -401,13 +402,11 @@ DOCUMENTED = {
     ),
     "perlmutter": (
         (NERSC, ("nid000001", "nid000002"), 4, "srun", "srun", 128),
-        "srun -N 2 -n 8 --ntasks-per-node=4 --nodelist=nid000001,nid000002 --distribution=block -c 32 --overlap"
-        + f" --cpu-bind=cores {SRUN} --gpu-bind=none",
+        f"{ON_TWO.format(8, 4, 'nid000001,nid000002')} -c 32 --overlap --cpu-bind=cores {SRUN} --gpu-bind=none",
     ),
     "frontier": (
-        (OLCF, ("frontier00001", "frontier00002"), 8, "srun", "srun", 56),
-        "srun -N 2 -n 16 --ntasks-per-node=8 --nodelist=frontier00001,frontier00002 --distribution=block --overlap"
-        + f" {SRUN} -c7 --gpus-per-task=1 --gpu-bind=closest",
+        (OLCF, ("frontier1", "frontier2"), 8, "srun", "srun", 56),
+        f"{ON_TWO.format(16, 8, 'frontier1,frontier2')} --overlap {SRUN} -c7 --gpus-per-task=1 --gpu-bind=closest",
     ),
 }
 
