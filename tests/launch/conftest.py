@@ -37,7 +37,7 @@ def start_launch(clean_env, tmp_path):
     yield start
     for process in started:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def start(popen, survivors):
     yield run
     for job in started:
         job.kill()
-        job.wait(10)
+        job.wait(60)
         os.close(job.reader)
 
 

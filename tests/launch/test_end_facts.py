@@ -11,12 +11,16 @@ from ezpz.launch import messages
 from ezpz.launch.host.end_facts import Counters, room_on_disks
 from ezpz.why import last_words  # noqa: F401  # before the file system is a stand-in
 
-LATER = time.time() + 3600
 FULL = """Traceback (most recent call last):
   File "train.py", line 3, in <module>
     save()
 OSError: [Errno 28] No space left on device: '{}'
 """
+
+
+def later():
+    """A moment that surely comes after the first look at counters."""
+    return time.time() + 3600
 
 
 def write(root, name, text):
@@ -42,7 +46,7 @@ def test_counters_are_those_of_the_group_of_the_rank(tmp_path):
     counters.begin(1, 11)
     counters.begin(2, 0)  # a shim of another name space
     count(tmp_path, "/task_1", 2, 10)
-    found = {rank: counters.at_end(rank, LATER) for rank in range(3)}
+    found = {rank: counters.at_end(rank, later()) for rank in range(3)}
     assert [(each.before, each.after, each.host_before, each.host_after) for each in found.values()] == [
         (5, 5, 9, 10),
         (1, 2, 9, 10),
@@ -56,8 +60,8 @@ def test_counters_are_those_of_the_group_of_the_rank(tmp_path):
 def test_without_counters_nothing_is_known(tmp_path):
     counters = Counters(str(tmp_path))
     counters.begin(0, "self")
-    assert counters.at_end(0, LATER) == messages.NOTHING_COUNTED
-    assert counters.at_end(5, LATER) == messages.NOTHING_COUNTED  # a rank that was never noted
+    assert counters.at_end(0, later()) == messages.NOTHING_COUNTED
+    assert counters.at_end(5, later()) == messages.NOTHING_COUNTED  # a rank that was never noted
 
 
 def test_the_file_system_of_the_file_that_could_not_be_written_is_told(tmp_path):
@@ -138,4 +142,4 @@ def test_of_a_rank_that_ended_at_once_nothing_is_known(tmp_path):
     counters = Counters(str(tmp_path))
     counters.begin(0, "self")
     assert counters.at_end(0, time.time() - 1) == messages.NOTHING_COUNTED
-    assert counters.at_end(0, LATER).after == 1
+    assert counters.at_end(0, later()).after == 1

@@ -50,7 +50,7 @@ def test_a_second_shell_finds_the_newest_job_that_holds_its_host(env, saved):
 def test_a_job_that_is_over_is_not_taken(env, saved):
     save(env, saved, {**VALUES, "EZPZ_JOB_END": str(int(time.time()) - 1)})
     assert load(env, "n01") == ({}, "")
-    save(env, saved, {**VALUES, "EZPZ_JOB_END": str(int(time.time()) + 60)})
+    save(env, saved, {**VALUES, "EZPZ_JOB_END": str(int(time.time()) + 3600)})
     assert load(env, "n01")[1] == saved
 
 
