@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 # Rank 0 ends its run, which takes longer than the limit; the other rank waits for it as in a barrier: without a beat.
 # What is stuck in drawing is told after a second, which otherwise is a minute.
