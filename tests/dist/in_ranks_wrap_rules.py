@@ -7,17 +7,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
-from small_llama import (
-    Llama,
-    adamw,
-    alone,
-    batch_of,
-    build,
-    follows,
-    group_of_ranks,
-    mean_loss,
-    together,
-)
+from small_llama import Llama, adamw, alone, batch_of, build, follows, group_of_ranks, mean_loss, together
 from torch import nn
 from torch.distributed.tensor import DTensor
 
