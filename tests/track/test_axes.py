@@ -8,22 +8,20 @@ from hypothesis import strategies as st
 
 from ezpz.track.axes import compacted, log_ticks, nice_ticks, shortened, step_ticks
 
-TICKS = [
-    (0, 99, True, ["0", "20", "40", "60", "80"]),
-    (0, 3, True, ["0", "1", "2", "3"]),
-    (4, 6, True, ["4", "5", "6"]),
-    (0.0, 1.0, False, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
-    (0.0101, 0.0109, False, ["0.0102", "0.0104", "0.0106", "0.0108"]),
-    (-1.0, 1.0, False, ["-1.0", "-0.5", "0.0", "0.5", "1.0"]),
-    (2.7e-7, 3.3e-7, False, ["2.7e-07", "2.8e-07", "2.9e-07", "3e-07", "3.1e-07", "3.2e-07", "3.3e-07"]),
-    (0, 1e12, True, ["0", "2e+11", "4e+11", "6e+11", "8e+11", "1e+12"]),
-]
 
-
-def test_ticks_are_round_and_their_labels_alike(subtests):
-    for low, high, whole, labels in TICKS:
-        with subtests.test(f"{low} to {high}"):
-            assert nice_ticks(low, high, whole=whole)[1] == labels
+def test_ticks_are_round_and_their_labels_alike():
+    expected = {
+        (0, 99, True): "0 20 40 60 80",
+        (0, 3, True): "0 1 2 3",
+        (4, 6, True): "4 5 6",
+        (0.0, 1.0, False): "0.0 0.2 0.4 0.6 0.8 1.0",
+        (0.0101, 0.0109, False): "0.0102 0.0104 0.0106 0.0108",
+        (-1.0, 1.0, False): "-1.0 -0.5 0.0 0.5 1.0",
+        (2.7e-7, 3.3e-7, False): "2.7e-07 2.8e-07 2.9e-07 3e-07 3.1e-07 3.2e-07 3.3e-07",
+        (0, 1e12, True): "0 2e+11 4e+11 6e+11 8e+11 1e+12",
+    }
+    found = {asked: " ".join(nice_ticks(*asked[:2], whole=asked[2])[1]) for asked in expected}
+    assert found == expected
 
 
 @given(
@@ -44,18 +42,14 @@ def test_few_ticks_are_still_two_and_each_label_is_its_number(low, span, most):
         assert float(label) == pytest.approx(tick, abs=span / 20, rel=1e-4)
 
 
-LOG_TICKS = [
-    (1e-6, 1.0, ["1e-6", "1e-5", "0.0001", "0.001", "0.01", "0.1", "1"]),
-    (0.0125, 1.05, ["0.02", "0.05", "0.1", "0.2", "0.5", "1"]),
-    (2.0, 3.0, ["2.0", "2.2", "2.4", "2.6", "2.8", "3.0"]),
-    (5e-324, 1.7e308, ["1e-323", "1e-244", "1e-165", "1e-86", "1e-7", "1e72", "1e151", "1e230"]),
-]
-
-
-def test_ticks_of_a_logarithmic_axis_are_powers_of_ten_as_far_as_they_suffice(subtests):
-    for low, high, labels in LOG_TICKS:
-        with subtests.test(f"{low} to {high}"):
-            assert log_ticks(log10(low), log10(high))[1] == labels
+def test_ticks_of_a_logarithmic_axis_are_powers_of_ten_as_far_as_they_suffice():
+    expected = {
+        (1e-6, 1.0): "1e-6 1e-5 0.0001 0.001 0.01 0.1 1",
+        (0.0125, 1.05): "0.02 0.05 0.1 0.2 0.5 1",
+        (2.0, 3.0): "2.0 2.2 2.4 2.6 2.8 3.0",
+        (5e-324, 1.7e308): "1e-323 1e-244 1e-165 1e-86 1e-7 1e72 1e151 1e230",
+    }
+    assert {(low, high): " ".join(log_ticks(log10(low), log10(high))[1]) for low, high in expected} == expected
 
 
 def test_labels_of_steps_never_take_more_room_than_there_is():

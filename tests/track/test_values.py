@@ -33,21 +33,10 @@ def test_whatever_goes_into_json_comes_back_the_same(value):
     assert same(decode(json.loads(json.dumps(encode(value), allow_nan=False))), value)
 
 
-ENCODED = [
-    (math.nan, '"NaN"'),
-    (math.inf, '"Infinity"'),
-    (-math.inf, '"-Infinity"'),
-    ("NaN", '"str:NaN"'),
-    ("str:x", '"str:str:x"'),
-    ("nan", '"nan"'),
-    ([math.nan, 1], '["NaN", 1]'),
-]
-
-
-def test_the_documented_encoding_is_what_is_written(subtests):
-    for value, text in ENCODED:
-        with subtests.test(text):
-            assert json.dumps(encode(value)) == text
+def test_the_documented_encoding_is_what_is_written():
+    values = [math.nan, math.inf, -math.inf, "NaN", "str:x", "nan", [math.nan, 1]]
+    written = ['"NaN"', '"Infinity"', '"-Infinity"', '"str:NaN"', '"str:str:x"', '"nan"', '["NaN", 1]']
+    assert [json.dumps(encode(value)) for value in values] == written
 
 
 class ZeroDim:
