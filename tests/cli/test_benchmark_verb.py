@@ -307,6 +307,7 @@ def test_accelerators_get_the_larger_preset(tmp_path, capsys, monkeypatch):
     assert "--preset=300m" in lines[2]
 
 
+@pytest.mark.slow
 def test_presets_are_those_of_the_trainers_themselves(monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "unused")  # importing torch's optimizers may set it
     from ezpz.examples import fsdp, fsdp_tp, gpt, llm, vit

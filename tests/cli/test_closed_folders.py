@@ -54,6 +54,7 @@ ONE_RUN = (
 
 
 @pytest.mark.parametrize("what", ["", "run.json"], ids=["folder", "file"])
+@pytest.mark.slow
 def test_a_closed_run_that_is_named_is_one_line_with_its_owner(folders, ezpz, what):
     run = folders(what)
     for words in ONE_RUN:

@@ -87,6 +87,7 @@ def test_a_table_of_someone_else_is_read_with_its_lines(run_cli, environ, tmp_pa
     assert "4 rows of tables in table.md" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_long_table_whose_differences_are_of_digits_has_every_row_right(run_cli, environ, tmp_path):
     """As people keep them by hand: HHMMSS subtracted as whole numbers, 119 rows, over midnights and ends of months."""
     head = "> |  ****  | **model_size** | **world_size** | **start** | **stop** | **t0** | **t1** | **dt** |"
@@ -115,6 +116,7 @@ def test_a_long_table_whose_differences_are_of_digits_has_every_row_right(run_cl
     assert [row["seconds"] for row in told["starts"]] == [3 + number * 7 % 900 for number in range(119)]
 
 
+@pytest.mark.slow
 def test_the_median_of_two_starts_is_between_them_and_one_row_is_one_row(run_cli, environ, tmp_path):
     rows = ["| log | world_size | start | stop |", "|--|--|--|--|"]
     rows += ["| a | 8 | 2023-10-31-120000 | 2023-10-31-120054 |", "| b | 8 | 2023-10-31-120000 | 2023-10-31-120254 |"]

@@ -122,6 +122,7 @@ def test_the_same_as_json(user, tmp_path):
     assert running["state"] == "running"
 
 
+@pytest.mark.slow
 def test_the_scheduler_is_asked_once_in_half_a_minute(user, tmp_path):
     user.program("squeue", squeue_line("13", "PENDING", 4, "N/A", "N/A") + "\n")
     user.program("qstat", "")

@@ -229,6 +229,7 @@ def test_a_run_of_attempts_is_followed_until_none_follows(piped, live, tmp_path)
     assert (child.stdout.read(), child.stderr.read(), child.wait(120)) == ("", "", 0)
 
 
+@pytest.mark.slow
 def test_piped_the_values_of_the_hardware_are_a_line_when_they_are_new(piped, live):
     def sample(ago, power):
         device = {"id": "0", "name": "H100", "power": [power] * 3, "used": [97] * 3}

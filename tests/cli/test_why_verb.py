@@ -36,6 +36,7 @@ def test_a_launch_is_explained_by_name_by_id_and_as_the_last_one(run_cli, why, h
     assert told["causes"] == fields["causes"]
 
 
+@pytest.mark.slow
 def test_of_a_good_end_nothing_stands_out(run_cli, why, home):
     done = run_cli([*LAUNCH, "true"])
     text = why().stdout

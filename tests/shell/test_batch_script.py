@@ -84,6 +84,7 @@ def test_sigusr_is_passed_on_and_ends_nothing(shell, script):
     assert "ezpz" not in (shell.cwd / "traps").read_text()
 
 
+@pytest.mark.slow
 def test_sigusr_waits_for_a_launch_that_only_starts(shell, script):
     """Until its first lines have run, a Python ends of it."""
     (shell.cwd / "slow").touch()

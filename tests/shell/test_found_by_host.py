@@ -149,6 +149,7 @@ def test_commands_that_hang_are_cut_and_told(ssh):
     )
 
 
+@pytest.mark.slow
 def test_a_job_that_one_scheduler_tells_is_used_where_the_other_hangs(ssh):
     answers(ssh, {QSTAT: told_by(HEAD + row("7.head", "n02/0")), "qstat -f 7.head": told_by("    exec_host = n02/0\n")})
     ssh.program("squeue", "exec sleep 600")
@@ -158,6 +159,7 @@ def test_a_job_that_one_scheduler_tells_is_used_where_the_other_hangs(ssh):
     assert "[ezpz] squeue gave no answer in time: pbs job 7.head is used\n" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_slow_answer_counts(ssh):
     answers(ssh, {SQUEUE.format("n02"): told_by("13|13|n[01-02]\n"), **SCONTROL})
     slow = ssh.bin / "squeue"
@@ -168,6 +170,7 @@ def test_a_slow_answer_counts(ssh):
     assert "no answer in time" not in result.stderr
 
 
+@pytest.mark.slow
 def test_a_flux_that_hangs_is_told(ssh, subtests):
     ssh.program("flux", "exec sleep 600")
     cases = {job_id: {"FLUX_URI": "local:///x", "FLUX_JOB_ID": job_id, "HANGS": "flux"} for job_id in ("", "f2X")}

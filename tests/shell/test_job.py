@@ -51,6 +51,7 @@ def test_the_host_file_lies_in_a_private_folder(small):
     assert "cannot make a private folder" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_device_count_of_an_earlier_job_is_not_believed(small, subtests):
     nodefile = small.cwd.parent / "nodefile"
     nodefile.write_text("x1\r\nx1\r\nx0\r\n")
@@ -248,6 +249,7 @@ def test_launch_passes_every_byte_and_the_exit_code(python):
     assert (result.stdout, result.returncode) == ("[]", 0), "alone it hands over no arguments"
 
 
+@pytest.mark.slow
 def test_an_mpiexec_that_nobody_knows_is_an_error_beside_the_rest_of_the_answer(importable):
     importable.program("mpiexec", "echo a wrapper of the site")
     result, told = job(importable, NHOSTS="9")
@@ -266,6 +268,7 @@ def test_launch_in_a_script_starts_one_python(python):
 
 
 @pytest.mark.parametrize("call", ["ezpz_setup_job", "ezpz_get_job_env"])
+@pytest.mark.slow
 def test_one_python_says_that_it_has_ezpz_and_what_the_job_is(importable, call):
     real = (importable.bin / "python3").read_text().splitlines()[-1]
     importable.program("python3", f'echo start >>"$FAKE_LOG"\n{real}')
@@ -278,12 +281,14 @@ def test_one_python_says_that_it_has_ezpz_and_what_the_job_is(importable, call):
     assert log.read_text().count("start") == 1 + 3, "launch need not ask again"
 
 
+@pytest.mark.slow
 def test_lines_that_a_start_up_file_of_the_interpreter_prints_do_no_harm(importable):
     (importable.cwd.parent / "sitecustomize.py").write_text("print('welcome')")
     result, told = job(importable, PYTHONPATH=str(importable.cwd.parent))
     assert (result.returncode, result.stderr, told["NHOSTS"]) == (0, "", "1")
 
 
+@pytest.mark.slow
 def test_without_an_ezpz_that_can_be_imported_the_small_answer_is_given_without_a_word(shell, subtests):
     for trouble in ("no python", "broken python", "no ezpz", "broken ezpz", "a folder called ezpz"):
         one = shell.another()
@@ -309,6 +314,7 @@ def test_without_an_ezpz_that_can_be_imported_the_small_answer_is_given_without_
             assert (result.stderr, result.stdout.splitlines()[-1]) == ("", "rc=0 1 mpiexec -n 2 not ready")
 
 
+@pytest.mark.slow
 def test_an_error_of_the_full_answer_is_told_and_is_its_code(importable):
     result, told = job(importable, before="set -u", PBS_JOBID="1.head", PBS_NODEFILE="/gone")
     assert result.returncode == 125

@@ -174,6 +174,7 @@ def test_flux_tells_its_hosts_and_job(small):
     assert (told["EZPZ_JOBID"], told["EZPZ_HOSTS"]) == ("f3A", "tuolumne1002")
 
 
+@pytest.mark.slow
 def test_the_systems_own_flux_runs_no_shell(small):
     """On a login host, FLUX_URI leads to the instance that jobs are submitted to."""
     small.program(
@@ -213,6 +214,7 @@ def test_of_two_schedulers_the_nearest_daemon_counts(both, subtests):
             assert result.stderr.count("several schedulers at once: ") == 1
 
 
+@pytest.mark.slow
 def test_else_the_job_that_holds_this_host(both, subtests):
     both.program("uname", 'echo "$NAME"')
     both.program("ps", "exit 1")

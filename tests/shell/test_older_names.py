@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 
+import pytest
 from shells import ROOT, UTILS, errors, older_names
 
 PAGE = ROOT / "docs/older-scripts.md"
@@ -103,6 +104,7 @@ def test_what_is_not_needed_or_gone_says_so_in_one_line(shell, subtests):
             assert words in result.stderr
 
 
+@pytest.mark.slow
 def test_what_made_a_python_makes_one_still(fake):
     (fake.cwd / "source").mkdir()
     (fake.cwd / "source/pyproject.toml").write_text("")

@@ -147,6 +147,7 @@ def test_an_active_conda_is_used(fake, active):
     assert f"{active}/bin/python3 (active, CONDA_PREFIX)" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_stale_virtual_env_variable_is_not_believed(fake):
     result = call(fake, VIRTUAL_ENV="/gone/away")
     assert result.stdout.splitlines()[1].startswith(f"{fake.cwd}/.venv/bin:")
@@ -213,6 +214,7 @@ def test_a_venv_of_the_user_is_never_made_again(fake, active):
     assert "used by ezpz" in (active / ".ezpz-stamp").read_text()
 
 
+@pytest.mark.slow
 def test_a_base_python_that_is_not_used_is_told(fake):
     call(fake)
     assert "EZPZ_PYTHON is not used" in call(fake, EZPZ_PYTHON="python3").stderr
@@ -221,6 +223,7 @@ def test_a_base_python_that_is_not_used_is_told(fake):
 # ---- what the user or the machine got wrong -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_environment_without_pip_whose_python_has_no_ensurepip_is_told_what_it_lacks(fake):
     """Made by uv, or with ``--without-pip``, on a Debian or Ubuntu without the package python3-venv."""
     call(fake, "pipless")
@@ -330,7 +333,7 @@ BAD_INPUT = {
 @pytest.mark.parametrize("part", ["some", pytest.param("the others", marks=pytest.mark.slow)])
 def test_bad_input_is_one_line_with_its_code(fake, part, subtests):
     for number, (case, (args, env, code, said, after)) in enumerate(BAD_INPUT.items()):
-        if (number % 4 == 0) != (part == "some"):
+        if (number % 8 == 0) != (part == "some"):
             continue
         shell = fake.another()
         (shell.cwd / "a-file").touch()

@@ -54,6 +54,7 @@ def test_a_machine_alone_without_a_driver_takes_the_cpu_build_and_says_so_before
     assert "secret" not in said
 
 
+@pytest.mark.slow
 def test_a_machine_alone_with_a_driver_takes_the_public_build(host):
     host.program("nvidia-smi", "echo 'GPU 0: A'")
     result = host("ezpz_setup_python")
@@ -106,6 +107,7 @@ def test_on_a_known_site_its_table_decides(host, subtests):
             assert f"(of the site {site})" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_site_whose_hosts_differ_stops_where_the_partition_is_not_known(host, subtests):
     for site in ("lumi", "lonestar6"):
         with subtests.test(site):
@@ -147,6 +149,7 @@ def test_a_word_that_is_no_build_is_refused(host):
     assert "no build of torch: gpu (from EZPZ_TORCH); expected cpu, cuda" in errors(result)[0]
 
 
+@pytest.mark.slow
 def test_an_index_of_pips_own_that_holds_builds_or_wheels_decides(host):
     for value in ("global.no-index='true'", "install.extra-index-url='https://me:secret@h/whl/cpu'"):
         text = FAKE_PYTHON.replace("global.index-url='https://me:secret@index.example/simple'", value)
@@ -158,6 +161,7 @@ def test_an_index_of_pips_own_that_holds_builds_or_wheels_decides(host):
         assert asked(host)[0] == "torch"
 
 
+@pytest.mark.slow
 def test_what_was_begun_is_completed_with_the_same_build_and_another_wish_changes_it(host):
     assert host("ezpz_setup_python", EZPZ_TORCH="cpu", FAKE_PIP_SAYS="ERROR: it broke").returncode == 125
     host.program("sinfo", "echo up")
@@ -204,6 +208,7 @@ def at_a_terminal(host, script, keys, **env):
     return code, seen.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("keys", [b"cpu\n", b"\n", b"\x04", b"\x03"], ids=["answer", "empty", "end", "Ctrl-C"])
 def test_at_a_terminal_it_asks_and_an_answer_alone_lets_it_begin(host, keys):
     host.program("sinfo", "echo it is up")
@@ -256,6 +261,7 @@ def test_a_python_on_path_that_imports_torch_and_ezpz_is_used_as_it_is(host):
     assert asked_for.stdout == f"{host.cwd}/folder\n"
 
 
+@pytest.mark.slow
 def test_one_that_does_not_import_them_gets_an_environment(host):
     complete(host)
     result = host("ezpz_setup_python", FAKE_IMPORT_SAYS="ImportError: libx.so")
@@ -273,6 +279,7 @@ def test_with_torch_alone_a_thin_environment_is_made_over_it_and_says_why(host):
 # ---- never silent ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_line_every_15_seconds_while_pip_works_and_no_pipe_is_held(host):
     """`sleep 15` takes a moment here; pip works until two lines have been said."""
     host.program("sleep", 'if [ "$1" = 15 ]; then exec /bin/sleep 0.2; else exec /bin/sleep "$@"; fi')

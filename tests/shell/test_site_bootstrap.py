@@ -277,6 +277,7 @@ def test_the_current_folder_does_not_count_as_torch(shell):
     assert "no module command" in errors(result)[0], "the modules were wanted, because the environment has no torch"
 
 
+@pytest.mark.slow
 def test_options_of_the_caller_are_kept(fake, modules):
     modules.add("frameworks/1", modules.brings, default=True)
     state = "set -o" if fake.name == "bash" else "setopt; set -o"
@@ -285,6 +286,7 @@ def test_options_of_the_caller_are_kept(fake, modules):
     assert (fake.cwd.parent / "one").read_text() == (fake.cwd.parent / "two").read_text()
 
 
+@pytest.mark.slow
 def test_a_second_call_is_quiet_and_loads_nothing(fake, modules):
     modules.add("frameworks/1", modules.brings, default=True)
     result = fake("ezpz_setup_python && echo '====' >&2 && ezpz_setup_python", **AURORA)
@@ -334,6 +336,7 @@ def test_a_module_that_does_not_load_is_replaced_aloud(fake, subtests):
             assert re.search(cause, line)
 
 
+@pytest.mark.slow
 def test_a_pinned_version_that_is_gone_becomes_the_default_then_the_newest(fake, modules):
     modules.add("one/2.0", default=True)
     for version in ("9.1", "10.0", "10.0-rc/x"):
@@ -375,6 +378,7 @@ echo '"gcc-native/14.2" "cray-hdf5-parallel/1.14.3.5"' >&2
 fail"""
 
 
+@pytest.mark.slow
 def test_a_site_known_to_work_without_its_modules_gets_a_venv_of_its_own_aloud(fake, modules):
     modules.add("conda/2025-09-25", CONDA_BROKEN, default=True)
     result = fake("ezpz_setup_python; echo rc=$?; ezpz_setup_python; echo $VIRTUAL_ENV", **POLARIS)
@@ -608,6 +612,7 @@ def test_a_login_host_that_skips_the_proxy_gets_none(fake):
     assert set(found.values()) == {""}
 
 
+@pytest.mark.slow
 def test_sourcing_stays_cheap(shell):
     count, costs = 20, []
     for _ in range(3):

@@ -63,6 +63,7 @@ def test_typed_by_hand_it_imports_nothing_from_it_after_its_first_line(run_cli, 
         assert (done.returncode, sprung()) == (0, []), done.stderr
 
 
+@pytest.mark.slow
 def test_a_rank_imports_as_it_does_without_us(run_cli, tmp_path):
     """A script's own folder comes first, and no switch or variable of ours changes what a rank finds."""
     project = tmp_path / "project"
