@@ -77,11 +77,11 @@ LIMITS = (
         number="17",
         name="silence for ever under --timeout",
         ranks=f"up; {STAY}",
-        options=("--timeout", "5"),
+        options=("--timeout", "15"),  # torchrun imports torch before any rank is there
         meanwhile=up_only,
         code=124,
         cause=r"^ezpz: (?!.*asking).*--timeout",
-        grace=FAILURE_GRACE + 7,
+        grace=FAILURE_GRACE + 17,
     ),
     Case(
         number="18",
@@ -96,10 +96,11 @@ LIMITS = (
     Case(
         number="18",
         name="heartbeats and no output under --idle-timeout",
-        ranks=beats("agent.sendall(b'beat\\n')", seconds=3.5),
-        options=("--idle-timeout", "1"),
+        ranks=beats("agent.sendall(b'beat\\n')", seconds=7),
+        options=("--idle-timeout", "3"),
         meanwhile=up_only,
         code=0,
+        grace=4,
     ),
     Case(
         number="18",
