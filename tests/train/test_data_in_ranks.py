@@ -14,17 +14,7 @@ IN_RANKS = Path(__file__).with_name("in_ranks_data.py")
 
 @pytest.mark.slow
 def test_two_ranks_come_to_the_same_data_or_to_the_same_error(run_cli, clean_env, tmp_path):
-    inside = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--noconftest",
-        "--color=no",
-        "--timeout=60",
-    ]
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=120"]
     source = os.pathsep.join([str(Path(ezpz.__file__).parents[1]), str(IN_RANKS.parent)])
     with Mirror(tiny_mnist()) as mirror:
         env = {
@@ -35,7 +25,7 @@ def test_two_ranks_come_to_the_same_data_or_to_the_same_error(run_cli, clean_env
             "no_proxy": "127.0.0.1",
             "OMP_NUM_THREADS": "1",
         }
-        done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", 2, *inside, IN_RANKS], env, 120)
+        done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", 2, sys.executable, *words, IN_RANKS], env, 120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" passed") == 2, done.stdout
     asked = [path for path in mirror.asked if path.startswith("/slow/")]

@@ -71,7 +71,7 @@ loop = Loop(
     ended=ended,
     log=lambda _: None,
 )
-done[0] = loop._start
+done[0] = loop._start  # the step of the checkpoint, which the run tells at its end alone
 if ezpz.get_rank() == 0:
     (folder / f"attempt-{attempt}-start").write_text(str(loop._start))
 loop.run(NoRows())
