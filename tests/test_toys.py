@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 UTILS = Path(__file__).parents[1] / "src" / "ezpz" / "bin" / "utils.sh"
-pytestmark = pytest.mark.timeout(120)
 
 # No public promise: what a file in the tree and its word in an ordered tuple do for every process of the tests.
 SITECUSTOMIZE = """

@@ -7,10 +7,10 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_all_trainers_train_and_evaluate(hostram, run_cli, clean_env, tmp_path):
     inside = Path(__file__).with_name("in_ranks_on_a_device.py")
-    pytest_args = ["-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=240", inside]
+    pytest_args = ["-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=1200", inside]
     env = {
         **clean_env,
         "TORCH_DEVICE": "hostram",

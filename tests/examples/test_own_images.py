@@ -24,7 +24,7 @@ def make(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("module", "first", "then"),
     [
