@@ -1,7 +1,5 @@
 """What the kernel counts of a control group's memory, in both versions, in containers and where nothing is."""
 
-import pytest
-
 from ezpz import cgroup
 
 
@@ -34,25 +32,21 @@ IN_A_CONTAINER = {
 }
 
 
-@pytest.mark.parametrize(
-    ("files", "limits", "peak", "kills"),
-    [
-        (VERSION_2, [8 << 30], 4096, 2),
-        (VERSION_1, [1024], 1000, 3),
-        (IN_A_CONTAINER, [2048], None, 1),
-        ({"proc/7/cgroup": "0::/\n", "sys/fs/cgroup/cgroup.procs": ""}, [], None, None),
-        ({"proc/7/cgroup": "4:memory:/gone\n"}, [], None, None),
-        ({}, [], None, None),
-    ],
-    ids=["version 2", "version 1", "a container", "no group", "no such folder", "no Linux"],
-)
-def test_limits_peak_and_kills_of_a_process(tmp_path, files, limits, peak, kills):
-    folder = cgroup.memory_folder(7, lay(tmp_path, files))
-    assert (cgroup.memory_limits(folder), cgroup.memory_peak(folder), cgroup.memory_kills(folder)) == (
-        limits,
-        peak,
-        kills,
-    )
+CASES = {
+    "version 2": (VERSION_2, [8 << 30], 4096, 2),
+    "version 1": (VERSION_1, [1024], 1000, 3),
+    "a container": (IN_A_CONTAINER, [2048], None, 1),
+    "no group": ({"proc/7/cgroup": "0::/\n", "sys/fs/cgroup/cgroup.procs": ""}, [], None, None),
+    "no such folder": ({"proc/7/cgroup": "4:memory:/gone\n"}, [], None, None),
+    "no Linux": ({}, [], None, None),
+}
+
+
+def test_limits_peak_and_kills_of_a_process(subtests, tmp_path):
+    for name, (files, *told) in CASES.items():
+        folder = cgroup.memory_folder(7, lay(tmp_path / name, files))
+        with subtests.test(name):
+            assert [cgroup.memory_limits(folder), cgroup.memory_peak(folder), cgroup.memory_kills(folder)] == told
 
 
 def test_an_old_kernel_does_not_count(tmp_path):
