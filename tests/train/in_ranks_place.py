@@ -22,7 +22,7 @@ from ezpz.train import Loop, TokenBatches, evaluate
 SAMPLES = 23
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def group_of_ranks():
     ezpz.setup_torch(seed=7)
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""`in_ranks_place.py` with 1, 2 and 4 ranks, and what `prepare` knows and refuses without any."""
+"""What `prepare` knows and refuses without ranks; `in_ranks_place.py`, which `test_loop.py` launches, has them."""
 
 import inspect
 import os
@@ -37,17 +37,6 @@ from lab.require import require
 HERE = Path(__file__).parent
 HUGGING_FACE = HERE.parents[1] / ".test" / "hugging_face"
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=240"]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_inside_ranks(run_cli, clean_env, ranks):
-    env = {**clean_env, "PYTHONPATH": str(Path(ezpz.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    inside = [sys.executable, *PYTEST, HERE / "in_ranks_place.py"]
-    done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", ranks, *inside], env, 500)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" passed") == ranks, done.stdout
 
 
 # Where a run is, and how what lies ahead is shared out.
