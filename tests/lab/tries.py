@@ -33,6 +33,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import seed
 from idle import Idle
 
 TRIES = 3  # of a test, the first one beside others
@@ -406,6 +407,8 @@ def main(jobs, *words):
         else:
             options.append(word)
     begin = time.monotonic()
+    os.environ[seed.VARIABLE] = seed.of_the_day()  # one for all workers, past midnight too
+    print(f"make test: seed of the day {seed.of_the_day()} (SEED={seed.of_the_day()} draws the same again)", flush=True)
     folder = tempfile.mkdtemp(prefix="et-")
     words = [*dict.fromkeys(path.partition("::")[0] for path in paths), "-p", "no:cacheprovider", *options]
     tries = []
