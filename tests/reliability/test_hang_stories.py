@@ -35,7 +35,8 @@ def tell(grounds):
     stages = []
 
     def run_story(name, options, story, *more, setup=None, timeout=60):
-        require("slurm" if name == "srun" else "hosts" if name == "ssh" else name, problem(name))
+        if name != "local":
+            require({"srun": "slurm", "ssh": "hosts"}.get(name, name), problem(name))
         stage = Stage(name, grounds)
         stages.append(stage)
         if setup:
