@@ -48,7 +48,7 @@ help:
 	@sed -n '/^PY ?=/q;s/^# //p' Makefile
 
 test:
-	@tests/lab/setup venv mpi trackers hugging_face distribution docs uv
+	@tests/lab/setup venv mpi trackers hugging_face docs uv
 	@$(if $(SEED),EZPZ_TEST_SEED="$(SEED)") $(BIN)/python tests/lab/tries.py $(JOBS) tests $(if $(K),-k "$(K)") $(ARGS)
 
 plain:
