@@ -103,7 +103,7 @@ def test_a_call_that_only_removes_a_dead_holders_lock_is_followed_by_one_that_ta
 
 def test_a_dead_process_of_this_host_is_not_waited_for(lock):
     code = "import os, sys; from filelock import SoftFileLease; "
-    code += "lock = SoftFileLease(sys.argv[1]); lock.acquire(); os._exit(1)"
+    code += "lock = SoftFileLease(sys.argv[1], lease_duration=600.0); lock.acquire(); os._exit(1)"
     subprocess.run([sys.executable, "-c", code, str(lock)], check=False)
     assert lock.exists()
     began = time.monotonic()
