@@ -107,7 +107,7 @@ def tag():
         return not left
 
     try:
-        process.wait_until(gone, 2, "the end of this test's processes")
+        process.wait_until(gone, 5, "the end of this test's processes")
     except AssertionError:
         process.kill_all(left)
         lines = "\n".join(f"  {pid}: {line[:150]}" for pid, line in left.items())

@@ -151,6 +151,14 @@ def shim_of(rank):
     return above if proc.name(parent) == "sleep" or proc.name(above) == "ezpz-shim" else parent
 
 
+def program(path, text):
+    """Write a text that can be run, and its folder; returns its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
 def ignoring(signals):
     """The words in front of a command that start it with these signals ignored, as `nohup` does: ``HUP INT``."""
     return ["sh", "-c", f'trap "" {signals}; exec "$@"', "sh"]

@@ -136,6 +136,17 @@ class Slurm:
         text = output.read_text(errors="replace") if output.exists() else ""
         return subprocess.CompletedProcess(done.args, int(code.split(":")[0]), text, done.stderr)
 
+    @contextlib.contextmanager
+    def submitted(self, line, env, folder, hosts=1):
+        """A job of two ranks that runs this line in a folder, and writes its file `out`; -> its number."""
+        placed = [f"-N{hosts}", f"--ntasks-per-node={2 // hosts}", f"--chdir={folder}", f"--output={folder}/out"]
+        done = self.run(["sbatch", "--parsable", *placed], env, stdin=f"#!/bin/bash\n{line}\n")
+        try:
+            yield done.stdout.strip()
+        finally:
+            self.run(["scancel", done.stdout.strip()])
+            self.wait_idle(60)
+
     def states(self):
         """``{host: state}`` as sinfo names it: idle, allocated, completing, down…"""
         done = self.run(["sinfo", "--noheader", "--Node", "--format=%N %T"], timeout=20)

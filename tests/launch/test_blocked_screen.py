@@ -18,34 +18,21 @@ MANY = "yes 0123456789012345678901234567890123456789 | head -n 70000"
 
 
 @pytest.fixture
-def popen(clean_env, tmp_path):
-    """`popen(number, *words, **streams)` starts so many ranks on this host."""
-
-    def run(number, *words, **streams):
-        line = [sys.executable, "-m", "ezpz.launch", "--flavour", "local", "-n", str(number), *words]
-        return subprocess.Popen(line, env=clean_env, cwd=tmp_path, stdin=subprocess.DEVNULL, **streams)
-
-    return run
-
-
-@pytest.fixture
-def start(popen, survivors):
+def start(start_launch):
     """Start a launch whose stdout nobody reads yet; `job.reader` is its other end."""
-    started = []
+    readers = []
 
     def run(*words):
         reader, writer = os.pipe()
-        job = popen(2, *words, stdout=writer, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        job = start_launch("-n", 2, *words, stdout=writer)
         os.close(writer)
+        readers.append(reader)
         job.reader = reader
-        started.append(job)
         return job
 
     yield run
-    for job in started:
-        job.kill()
-        job.wait(60)
-        os.close(job.reader)
+    for reader in readers:
+        os.close(reader)
 
 
 def drain(fd):
@@ -103,9 +90,9 @@ def ends(request):
 
 
 @pytest.mark.slow
-def test_lines_are_whole_and_in_order_for_a_reader_that_reads_slowly_and_odd_numbers_of_bytes(ends, popen):
+def test_lines_are_whole_and_in_order_for_a_reader_that_reads_slowly_and_odd_numbers_of_bytes(ends, start_launch):
     reader, writer = ends
-    job = popen(2, sys.executable, "-c", COUNT, stdout=writer, stderr=writer)
+    job = start_launch("-n", 2, sys.executable, "-c", COUNT, stdout=writer, stderr=writer)
     os.close(writer)
     data, reads = b"", 0
     while part := read_or_end(reader, 7919):
@@ -134,14 +121,14 @@ def read_or_end(fd, size):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [1, 2])
-def test_a_reader_that_has_seen_enough_ends_nothing_but_its_stream(popen, tmp_path, stream):
+def test_a_reader_that_has_seen_enough_ends_nothing_but_its_stream(start_launch, tmp_path, stream):
     """As `launch … | head -n 1`: the ranks, whose own pipes live on, do their work, and the code is theirs."""
     rank = f"{MANY} >&{stream}; echo done > done.$RANK; exit 7"
-    job = popen(1, "sh", "-c", rank, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    job = start_launch("-n", 1, "sh", "-c", rank)
     pipe = (job.stdout, job.stderr)[stream - 1]
     pipe.readline()
     pipe.close()
-    rest = (job.stderr, job.stdout)[stream - 1].read().decode()
+    rest = (job.stderr, job.stdout)[stream - 1].read()
     assert job.wait(60) == 7, rest
     assert (tmp_path / "done.0").exists()
     assert "Traceback" not in rest

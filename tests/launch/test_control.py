@@ -12,28 +12,13 @@ from ezpz.errors import LaunchError
 from ezpz.launch.host import local_socket
 from ezpz.launch.host.connection import Connection, End, connect, pair
 from ezpz.launch.master import Listening
-from ezpz.launch.messages import NO_LOOK, NOTHING_COUNTED, Done, Lost, Note, Piece, RankFailed, Settings, Signal, Up
+from ezpz.launch.messages import Done, Lost, Note, Piece, Signal, Up
 from ezpz.launch.run.control import Control, Report
+from lab.agents import failed, settings
 from lab.process import wait_until
 
-SETTINGS = Settings(
-    log_dir="/logs",
-    idle=5.0,
-    input=False,
-    recorder="",
-    collectives="",
-    parting=0.0,
-    by_rank=True,
-    live=False,
-    hardware=0.0,
-    look=NO_LOOK,
-)
+SETTINGS = settings(log_dir="/logs", idle=5.0, by_rank=True)
 LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
-FAILED = RankFailed(
-    rank=3, pid=7, code=-9, at=1.5, why="", words="", shown=True, step=-1, memory=NOTHING_COUNTED, room=[]
-)
-
-
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
 
 
@@ -90,14 +75,14 @@ def test_an_agent_is_let_in_and_told_the_settings(control, connection):
 
 
 def test_what_it_says_and_shows_arrives_whole(connection, heard):
-    connection.report(FAILED)
+    connection.report(failed())
     big = bytes(range(256)) * 4000
     connection.show(3, 1, big)
     connection.show(3, 2, b"err\n")
     flush = threading.Thread(target=connection.flush)
     flush.start()
     items = heard(Piece, 2)
-    assert Report(1, FAILED) in items
+    assert Report(1, failed()) in items
     assert [item for item in items if isinstance(item, Piece)] == [Piece(3, 1, big), Piece(3, 2, b"err\n")]
 
 
@@ -216,20 +201,17 @@ def test_an_agent_that_was_forked_off_needs_no_secret():
         assert heard(Lost)[-1] == Report(0, Lost())
 
 
-NO_REPORTS = [
-    b'{"say": []}',
-    b'{"say": "no such kind"}',
-    b'{"say": "up"}',
-    b'{"say": "up", "ranks": "2"}',
-    b'{"say": "done", "stuck": [1, "two"]}',
-    b'{"say": "mismatch", "host": "n01", "worlds": [["1", "openmpi"]]}',
-    b'{"say": "up", "ranks": 1' + b"0" * 400 + b"}",
-    b"[" * 100_000,
-]
-
-
 def test_an_agent_that_sends_what_is_no_report_is_lost_and_the_launch_lives_on(subtests):
-    for line in NO_REPORTS:
+    for line in [
+        b'{"say": []}',
+        b'{"say": "no such kind"}',
+        b'{"say": "up"}',
+        b'{"say": "up", "ranks": "2"}',
+        b'{"say": "done", "stuck": [1, "two"]}',
+        b'{"say": "mismatch", "host": "n01", "worlds": [["1", "openmpi"]]}',
+        b'{"say": "up", "ranks": 1' + b"0" * 400 + b"}",
+        b"[" * 100_000,
+    ]:
         with subtests.test(line[:70]), forked() as (_, heard, connection, ends):
             connection.report(Note(text="before"))
             connection.control.sendall(ends[0].writer.frame(line))

@@ -1,5 +1,6 @@
 """SIGUSR1 and SIGUSR2 end no rank that has no handler yet: it gets them when it has one."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -218,12 +219,8 @@ def test_what_a_process_does_with_a_signal(tmp_path):
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
         run.stdout.readline()
-        assert [proc.disposition(run.pid, number) for number in (10, 12, 14, 15)] == [
-            "ignores",
-            "takes",
-            "takes",
-            "default",
-        ]
+        told = [proc.disposition(run.pid, number) for number in (10, 12, 14, 15)]
+        assert told == ["ignores", "takes", "takes", "default"]
         run.stdin.write(b"\n")
         run.stdin.flush()
         run.stdout.readline()
@@ -292,19 +289,13 @@ def test_a_rank_ignores_what_its_environment_names_unless_it_is_a_shell(programs
 @pytest.fixture
 def job(each_slurm, clean_env, tmp_path):
     """`job(hosts, *line)` submits a job of two ranks; -> its number. It is gone at the end."""
-    jobs = []
+    with contextlib.ExitStack() as stack:
 
-    def submit(hosts, *line):
-        placed = [f"-N{hosts}", f"--ntasks-per-node={2 // hosts}", f"--chdir={tmp_path}", f"--output={tmp_path}/out"]
-        script = f"#!/bin/bash\nexec {shlex.join(map(str, line))}\n"
-        done = each_slurm.run(["sbatch", "--parsable", *placed], clean_env, stdin=script)
-        jobs.append(done.stdout.strip())
-        return jobs[-1]
+        def submit(hosts, *line):
+            script = f"exec {shlex.join(map(str, line))}"
+            return stack.enter_context(each_slurm.submitted(script, clean_env, tmp_path, hosts))
 
-    yield submit
-    for one in jobs:
-        each_slurm.run(["scancel", one])
-    each_slurm.wait_idle(50)
+        yield submit
 
 
 def state(slurm, job):

@@ -10,6 +10,7 @@ from ezpz import proc
 from ezpz.launch import messages
 from ezpz.launch.host.end_facts import Counters, room_on_disks
 from ezpz.why import last_words  # noqa: F401  # before the file system is a stand-in
+from lab.agents import failed
 
 FULL = """Traceback (most recent call last):
   File "train.py", line 3, in <module>
@@ -121,19 +122,8 @@ def test_the_disks_of_the_ranks_own_folders_come_before_all_others(told):
 
 def test_a_message_holds_the_largest_file_system(told):
     (row,) = told({"/lustre": (1 << 70, 1 << 60)}, FULL.format("/lustre/x"))
-    failed = messages.RankFailed(
-        rank=0,
-        pid=1,
-        code=1,
-        at=1.0,
-        why="",
-        words="",
-        shown=True,
-        step=-1,
-        memory=messages.NOTHING_COUNTED,
-        room=[row],
-    )
-    assert messages.REPORTS.decode(messages.REPORTS.encode(failed)) == failed
+    report = failed(room=[row])
+    assert messages.REPORTS.decode(messages.REPORTS.encode(report)) == report
 
 
 def test_of_a_rank_that_ended_at_once_nothing_is_known(tmp_path):

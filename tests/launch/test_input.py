@@ -1,5 +1,6 @@
 """Rank 0's stdin on every flavour: any size, any bytes, its end, and no faster than the rank reads."""
 
+import functools
 import hashlib
 import os
 import select
@@ -11,45 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from lab import flavours
 from lab import process as lab
-from lab.require import require
 
 # What each rank has read, in all.
 DIGEST = "import hashlib, os, sys; print(os.environ['RANK'], hashlib.sha256(sys.stdin.buffer.read()).hexdigest())"
 
 
 @pytest.fixture
-def piped(clean_env, tmp_path):
+def piped(start_launch):
     """`piped(args, env)` starts a launch whose stdin, stdout and stderr are pipes of bytes."""
-    started = []
-
-    def start(*args, env=None, stdin=subprocess.PIPE):
-        run = subprocess.Popen(
-            [sys.executable, "-m", "ezpz.launch", *args],
-            env=env or clean_env,
-            cwd=tmp_path,
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        started.append(run)
-        return run
-
-    yield start
-    for run in started:
-        run.kill()
-        run.stdin = None
-        run.communicate(timeout=60)
-
-
-@pytest.fixture
-def mpich(home, tag):
-    """The environment of one launcher whose agent gets the input from the launcher, as all but the local flavour do."""
-    flavour = flavours.Flavour("mpich", home, tag)
-    require(flavour.name, flavour.problem())
-    return flavour.env()
+    return functools.partial(start_launch, text=False, stdin=subprocess.PIPE)
 
 
 @pytest.fixture(params=["clean_env", pytest.param("mpich", marks=pytest.mark.lab)], ids=["local", "mpich"])
@@ -136,13 +108,12 @@ def test_a_reader_that_has_had_enough_ends_the_run(env, piped):
 
 
 @pytest.mark.slow
-def test_a_failure_while_input_flows_is_the_launchs_own(env, piped, survivors):
+def test_a_failure_while_input_flows_is_the_launchs_own(env, piped):
     script = 'if [ "$RANK" = 0 ]; then exec cat >/dev/null; else sleep 1; exit 3; fi'
     with Path("/dev/zero").open("rb") as zeros:
         run = piped("-n", "2", "bash", "-c", script, env=env, stdin=zeros)
         _, err = run.communicate(timeout=60)
     assert run.returncode == 3, err
-    lab.wait_until(lambda: not survivors(), 3, "the end of the ranks")
 
 
 @pytest.mark.slow

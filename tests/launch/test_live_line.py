@@ -4,13 +4,12 @@ import fcntl
 import os
 import re
 import struct
-import subprocess
 import sys
 import termios
 
 import pytest
 
-from ezpz.launch.messages import FROM_RANKS, REPORTS, Pace
+from ezpz.launch.messages import Pace
 from ezpz.launch.run.live_line import LiveLine, is_utf8
 from ezpz.launch.run.terminal import Screen
 from ezpz.launch.settings import may_draw
@@ -57,22 +56,19 @@ def test_a_terminal_without_utf8_gets_ascii_and_a_narrow_one_what_fits(terminal)
     assert texts(terminal[1], UTF8, (0.0, 50)) == [""]
 
 
-LOCALES = [
-    ({"LANG": "en_US.UTF-8"}, True),
-    ({"LANG": "C.UTF-8"}, True),
-    ({"LANG": "de_DE.utf8@euro"}, True),
-    ({"LC_ALL": "C", "LANG": "en_US.UTF-8"}, False),
-    ({"LC_ALL": "C.UTF-8", "LANG": "C"}, True),
-    ({"LANG": "C"}, False),
-    ({"LANG": "de_DE.ISO-8859-1"}, False),
-    ({"LC_CTYPE": "C.UTF-8", "LANG": "C"}, False),  # Python's own doing
-    ({"LC_CTYPE": "C.UTF-8"}, False),
-    ({}, False),
-]
-
-
 def test_the_locale_is_that_of_the_user_and_not_of_python(subtests):
-    for environ, expected in LOCALES:
+    for environ, expected in [
+        ({"LANG": "en_US.UTF-8"}, True),
+        ({"LANG": "C.UTF-8"}, True),
+        ({"LANG": "de_DE.utf8@euro"}, True),
+        ({"LC_ALL": "C", "LANG": "en_US.UTF-8"}, False),
+        ({"LC_ALL": "C.UTF-8", "LANG": "C"}, True),
+        ({"LANG": "C"}, False),
+        ({"LANG": "de_DE.ISO-8859-1"}, False),
+        ({"LC_CTYPE": "C.UTF-8", "LANG": "C"}, False),  # Python's own doing
+        ({"LC_CTYPE": "C.UTF-8"}, False),
+        ({}, False),
+    ]:
         with subtests.test(environ=environ):
             assert is_utf8(environ) is expected
 
@@ -121,14 +117,6 @@ def test_other_output_never_meets_the_line(terminal):
     assert os.read(terminal[0], 65536).decode() == "end"
 
 
-def test_reports_survive_their_way():
-    pace = Pace(done=3, first=1, total=10)
-    assert FROM_RANKS.encode(pace) == b"pace 3 1 10\n"
-    for way in (FROM_RANKS, REPORTS):
-        read = way.decode(way.encode(pace).rstrip(b"\n"))
-        assert (read.done, read.first, read.total) == (3, 1, 10)
-
-
 PROGRAM = """
 import os, time
 from ezpz import heartbeat
@@ -142,19 +130,15 @@ for step in range(24):
 end_pace()
 print("over", flush=True)
 """
-
-
-def launched(environ, **streams):
-    line = [sys.executable, "-m", "ezpz.launch", "-n", "2", sys.executable, "-c", PROGRAM]
-    return subprocess.Popen(line, env=environ, stdin=subprocess.DEVNULL, **streams)
+LINE = ["-n", "2", sys.executable, "-c", PROGRAM]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dumb", [False, True])
-def test_a_launch_draws_it_and_leaves_nothing_behind(clean_env, terminal, dumb):
+def test_a_launch_draws_it_and_leaves_nothing_behind(start_launch, clean_env, terminal, dumb):
     screen, program = terminal
     environ = {**clean_env, "TERM": "dumb" if dumb else "xterm", "LANG": "C", "LC_ALL": "C"}
-    run = launched(environ, stdout=program, stderr=program)
+    run = start_launch(*LINE, env=environ, stdout=program, stderr=program)
     text = shown_by(run, screen, 120)
     assert run.returncode == 0
     assert ("step " in text.replace("line ", "")) != dumb
@@ -167,9 +151,8 @@ def test_a_launch_draws_it_and_leaves_nothing_behind(clean_env, terminal, dumb):
 
 
 @pytest.mark.slow
-def test_a_pipe_gets_no_line(clean_env):
-    with launched({**clean_env, "TERM": "xterm"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
-        out, _ = run.communicate(timeout=120)
-    assert run.returncode == 0
-    assert b"\x1b" not in out
-    assert b"step" not in out
+def test_a_pipe_gets_no_line(launch, clean_env):
+    done = launch(*LINE, env={**clean_env, "TERM": "xterm"}, timeout=120)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert "step" not in done.stdout

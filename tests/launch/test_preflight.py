@@ -20,12 +20,9 @@ from ezpz.launch.options import parse
 from ezpz.launch.planning import PlanBuilder, survey
 from ezpz.launch.run.preflight import Preflight
 from ezpz.launch.shim_messages import to_fields
-from lab.flavours import Flavour
 from lab.hosts import ip_inside
-from lab.require import require
 from lab.ssh import SRC, Site
 
-LAUNCH = [sys.executable, "-m", "ezpz.launch"]
 # In front of what ssh runs on one host: its own mounts, which nobody else sees.
 CLIENT = """#!/bin/bash
 line=() host=
@@ -45,13 +42,6 @@ PROGRAM = "import os; print('rank', os.environ['RANK'])\n"
 @pytest.fixture
 def environ(clean_env, tmp_path):
     return {**clean_env, "XDG_STATE_HOME": str(tmp_path / "state"), "EZPZ_SITE_TOML": ""}
-
-
-@pytest.fixture
-def mpich(home, tag):
-    value = Flavour("mpich", home, tag)
-    require("mpich", value.problem())
-    return value
 
 
 def record(folder):
@@ -214,7 +204,7 @@ def test_mpich_starts_agents_that_look_in_the_same_way(lab, more, mpich, tmp_pat
     fault = f"mount --bind {lab.folder}/empty {lab.folder}/sub"
     client = tmp_path / "client"  # Hydra takes no name with blanks
     client.symlink_to(shlex.split(lab.site.env["EZPZ_SSH"])[0])
-    lab.site.env |= {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(client), "PATH": mpich.env()["PATH"]}
+    lab.site.env |= {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(client), "PATH": mpich["PATH"]}
     done = lab.launch("--flavour", "mpich", *more, lab.python, "sub/train.py")
     assert (done.returncode, words(done), len(done.stdout.splitlines())) == (0, "", 3)
     assert record(lab.state)["check"]["answered"] == 3
@@ -269,7 +259,7 @@ def test_full_adds_what_doctor_knows(launch, environ):
 
 @pytest.mark.slow
 def test_healthy_launches_say_nothing_more(launch, environ, mpich):
-    by = {"local": environ, "mpich": {**environ, "PATH": mpich.env()["PATH"]}}
+    by = {"local": environ, "mpich": {**environ, "PATH": mpich["PATH"]}}
     for turn in range(100 if os.environ.get("EZPZ_MATRIX") else 6):
         name = ("local", "mpich")[turn % 2]
         done = launch("-n", "2", "--flavour", name, "true", env=by[name])
@@ -279,23 +269,20 @@ def test_healthy_launches_say_nothing_more(launch, environ, mpich):
 # The administrator's file.
 
 
-WRONG_FILES = [
-    ('[launch]\ncheck = "of"\n', "bad value launch.check = 'of' (from {file}); expected fast, full, off"),
-    ("[launch]\nchek = 1\n", "unknown key launch.chek = 1 (from {file}); expected launch.check, "),
-    ("sampling = 3\n", "unknown key sampling = 3 (from {file})"),
-    (
-        "[launch]\nsampling = 0.01\n",
-        "bad value launch.sampling = 0.01 (from {file}); expected off, seconds from 0.1 to 3600. Correct",
-    ),
-    ("[launch]\nsampling = true\n", "bad value launch.sampling = True (from {file})"),
-    ("[launch]\ncheck = 3\n", "bad value launch.check = 3 (from {file}); expected fast, full, off"),
-    ("[launch\n", "cannot read {file}: "),
-]
-
-
 def test_a_wrong_file_of_the_administrator_is_one_line(launch, environ, tmp_path, subtests):
     file = tmp_path / "site.toml"
-    for text, problem in WRONG_FILES:
+    for text, problem in [
+        ('[launch]\ncheck = "of"\n', "bad value launch.check = 'of' (from {file}); expected fast, full, off"),
+        ("[launch]\nchek = 1\n", "unknown key launch.chek = 1 (from {file}); expected launch.check, "),
+        ("sampling = 3\n", "unknown key sampling = 3 (from {file})"),
+        (
+            "[launch]\nsampling = 0.01\n",
+            "bad value launch.sampling = 0.01 (from {file}); expected off, seconds from 0.1 to 3600. Correct",
+        ),
+        ("[launch]\nsampling = true\n", "bad value launch.sampling = True (from {file})"),
+        ("[launch]\ncheck = 3\n", "bad value launch.check = 3 (from {file}); expected fast, full, off"),
+        ("[launch\n", "cannot read {file}: "),
+    ]:
         with subtests.test(text):
             file.write_text(text)
             with pytest.raises(UsageError) as caught:

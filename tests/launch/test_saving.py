@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,11 +78,6 @@ class FakeLoop:
             self.files[file](file)
 
 
-class FakeWall:
-    def __init__(self, end):
-        self.end = end
-
-
 def host(**more):
     fields = {"ranks": 2, "agree": 0, "longest": -1.0, "step": -1, "number": 0, "saved": False, "left": False}
     return messages.Savers(**{**fields, "pace": 0.0, **more})
@@ -103,7 +99,7 @@ class Launcher:
             self.said.append,
             lambda index: f"n{index:02}",
             ranks=ranks,
-            wall=FakeWall(now + left),
+            wall=SimpleNamespace(end=now + left),
             began=now - passed,
             at_end=at_end,
             is_over=lambda: False,
@@ -264,26 +260,24 @@ def test_an_agent_sums_up_its_ranks():
     reports, ends = [], [socket.socketpair() for _ in range(2)]
     savers = HostSavers(reports)
 
-    class Rank:
-        def __init__(self, rank):
-            self.rank = rank
-
     for rank, (ours, _) in enumerate(ends):
-        savers.hear(ours, Rank(rank), messages.Saver(how=rank + 1))
+        savers.hear(ours, SimpleNamespace(rank=rank), messages.Saver(how=rank + 1))
     assert [(each.ranks, each.agree) for each in reports] == [(2, 1)]  # the newer in place of the older
     for rank, (ours, _) in enumerate(ends):
-        savers.hear(ours, Rank(rank), messages.Saved(seconds=2.0 + rank, step=10))
+        savers.hear(ours, SimpleNamespace(rank=rank), messages.Saved(seconds=2.0 + rank, step=10))
     assert (reports[-1].longest, reports[-1].step, reports[-1].saved) == (3.0, 10, False)  # nothing was asked for
     savers.ask(messages.AskToSave(number=1, ends=0, step=30))
     assert ends[1][1].recv(100) == b"ask 1 0 30\n"
     for rank, is_whole in enumerate((False, True)):
-        savers.hear(ends[rank][0], Rank(rank), messages.Saved(seconds=1.0, step=30))
+        savers.hear(ends[rank][0], SimpleNamespace(rank=rank), messages.Saved(seconds=1.0, step=30))
         assert (reports[-1].number, reports[-1].saved, reports[-1].left) == (1, is_whole, False)
     for rank, is_whole in enumerate((False, True)):
-        savers.hear(ends[rank][0], Rank(rank), messages.Leaves(step=30))
+        savers.hear(ends[rank][0], SimpleNamespace(rank=rank), messages.Leaves(step=30))
         assert reports[-1].left == is_whole
-    savers.hear(ends[0][0], Rank(0), messages.SaveAnswer(number=1, step=20, armed=1, pace=0.5))
-    savers.hear(ends[1][0], Rank(1), messages.SaveAnswer(number=0, step=99, armed=0, pace=0.5))  # of another request
+    savers.hear(ends[0][0], SimpleNamespace(rank=0), messages.SaveAnswer(number=1, step=20, armed=1, pace=0.5))
+    savers.hear(
+        ends[1][0], SimpleNamespace(rank=1), messages.SaveAnswer(number=0, step=99, armed=0, pace=0.5)
+    )  # of another request
     assert not [each for each in reports if isinstance(each, messages.SaveAnswered)]
     savers.forget(ends[1][0])  # it has ended: nothing is expected of it
     assert reports[-1] == messages.SaveAnswered(number=1, step=20, armed=True, pace=0.5)
@@ -359,14 +353,8 @@ def check_saved_in_time(launch, env, tmp_path, *launches):
 
 @pytest.mark.slow
 def test_plain_scripts_save_at_one_step_before_the_job_ends(launch, clean_env, tmp_path):
-    check_saved_in_time(
-        launch,
-        clean_env,
-        tmp_path,
-        (2, "--flavour local", {"SAVE_SECONDS": "3"}),
-        (4, "--flavour local", {}),
-        (2, "--flavour local", {"STEP_SECONDS": "2.5"}),
-    )
+    ways = (2, {"SAVE_SECONDS": "3"}), (4, {}), (2, {"STEP_SECONDS": "2.5"})
+    check_saved_in_time(launch, clean_env, tmp_path, *((ranks, "--flavour local", more) for ranks, more in ways))
 
 
 @pytest.mark.parametrize("flavour", ["mpich"], indirect=True)
@@ -470,18 +458,13 @@ def test_however_long_saves_take_no_complete_one_is_lost(launch, clean_env, tmp_
 @pytest.mark.parametrize("flavour", ["srun", "srun --mpi no"])
 def test_slurm_itself_says_when_the_job_ends(slurm, clean_env, tmp_path, flavour):
     line = f"exec {sys.executable} -m ezpz.launch --log-dir logs --flavour {flavour} -n 2 {sys.executable} {SCRIPT}"
-    placed = ["-N2", "--ntasks-per-node=1", "--time=1", f"--chdir={tmp_path}", f"--output={tmp_path}/out"]
-    done = slurm.run(["sbatch", "--parsable", *placed], clean_env, stdin=f"#!/bin/bash\n{line}\n")
-    job = done.stdout.strip()
 
     def has_ended():
         path = tmp_path / "logs" / "run.json"
         return path.exists() and record_of(tmp_path)["state"] != "running"
 
-    try:
+    with slurm.submitted(f"#SBATCH --time=1\n{line}", clean_env, tmp_path, 2):
         process.wait_until(has_ended, 200, "the end of the launch")
-    finally:
-        slurm.run(["scancel", job])
     record, output = record_of(tmp_path), (tmp_path / "out").read_text()
     assert record["verdict"] == "again", output
     assert len(set(saved_in(tmp_path, 2))) == 1

@@ -12,28 +12,17 @@ import pytest
 from ezpz.launch import messages
 from ezpz.launch.host.progress import Progress
 from ezpz.launch.host.rank_process import RankProcess
+from lab.agents import settings
 
 IDLE = 100.0
-SETTINGS = messages.Settings(
-    log_dir="",
-    idle=IDLE,
-    input=False,
-    recorder="",
-    collectives="",
-    parting=0.0,
-    by_rank=False,
-    live=False,
-    hardware=0.0,
-    look=messages.NO_LOOK,
-)
 
 
 class Rank:
     """One rank that speaks to what its agent knows of it; `idle_after(s)` is what is reported after s seconds."""
 
-    def __init__(self, **settings):
+    def __init__(self, **more):
         self.process = RankProcess(0, pid=1)
-        self.progress = Progress({0: self.process}, messages.Settings(**{**vars_of(SETTINGS), **settings}), 0.0)
+        self.progress = Progress({0: self.process}, settings(**{"idle": IDLE, **more}), 0.0)
         self.connection, self.other = socket.socketpair()
         self.say("rank 0 1")
 
@@ -48,10 +37,6 @@ class Rank:
     def close(self):
         self.connection.close()
         self.other.close()
-
-
-def vars_of(message):
-    return {name: getattr(message, name) for name in message.fields}
 
 
 @pytest.fixture

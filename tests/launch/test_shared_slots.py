@@ -1,6 +1,4 @@
-"""Memory that a launcher and an agent of the same host share: all output arrives whole and in order, with it and
-without.
-"""
+"""Memory that a launcher and an agent of one host share: all output arrives whole and in order, with and without."""
 
 import contextlib
 import gc
@@ -22,24 +20,14 @@ from ezpz.launch.host.output import RankOutput
 from ezpz.launch.host.rank_process import RankProcess
 from ezpz.launch.loop import Loop
 from ezpz.launch.master import Listening
-from ezpz.launch.messages import NO_LOOK, MalformedMessage, Piece, Settings
+from ezpz.launch.messages import MalformedMessage, Piece
 from ezpz.launch.run.control import Control
 from ezpz.launch.run.terminal import Screen
 from ezpz.launch.shared_slots import SLOT_SIZE, SLOTS, Slots
+from lab.agents import settings
 from lab.process import wait_until
 
-SETTINGS = Settings(
-    log_dir="",
-    idle=None,
-    input=False,
-    recorder="",
-    collectives="",
-    parting=0.0,
-    by_rank=False,
-    live=False,
-    hardware=0.0,
-    look=NO_LOOK,
-)
+SETTINGS = settings()
 LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
 TRACEBACK = b'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nOSError: x\n'

@@ -31,13 +31,6 @@ print(json.dumps([*told, hashlib.sha256(mine).hexdigest(), "PMI_RANK" in os.envi
 """
 
 
-@pytest.fixture
-def site(hosts, clean_env, tmp_path):
-    folder = tmp_path / "a folder"
-    folder.mkdir()
-    return Site(hosts, clean_env, folder)
-
-
 def test_every_rank_has_the_contract_the_whole_environment_exact_arguments_and_the_folder(
     make_hosts, clean_env, tmp_path
 ):

@@ -13,28 +13,20 @@ from ezpz.launch.flavours.base import AGENT
 from ezpz.launch.host.payload import pack
 from lab import process as lab
 from lab.leaving import LEAVING, check_leaving
-from lab.ssh import READY, Site
-
-
-@pytest.fixture
-def site(hosts, clean_env, tmp_path):
-    folder = tmp_path / "a folder"
-    folder.mkdir()
-    return Site(hosts, clean_env, folder)
+from lab.ssh import READY
 
 
 @pytest.mark.parametrize(
     ("how", "code", "words"),
     [("kill -SEGV $$", 139, "was killed by SIGSEGV"), ("exec /no/such/program", 127, "exited with code 127")],
 )
-def test_the_first_failure_stops_all_and_is_the_exit_code(site, survivors, how, code, words):
+def test_the_first_failure_stops_all_and_is_the_exit_code(site, how, code, words):
     done = site.launch("bash", "-c", f'if [ "$RANK" = 2 ]; then {how}; else sleep 600; fi')
     assert done.returncode == code, done.stderr
     causes = [line for line in done.stderr.splitlines() if "stopping the other ranks" in line]
     assert len(causes) == 1
     assert causes[0].startswith("ezpz: rank 2 on host n02 (pid ")
     assert words in causes[0]
-    lab.wait_until(lambda: not survivors(), 3, "the end of the ranks")
 
 
 def test_a_program_that_is_on_no_host_is_127(site):
@@ -44,14 +36,13 @@ def test_a_program_that_is_on_no_host_is_127(site):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_reaches_every_rank_once_and_their_last_words_are_heard(site, survivors, number, code):
+def test_a_signal_reaches_every_rank_once_and_their_last_words_are_heard(site, number, code):
     name = signal.Signals(number).name[3:]
     script = f"trap 'sleep 0.5; echo got {name}; exit 0' {name}; {READY} while :; do sleep 0.1; done"
     run = site.start("bash", "-c", script)
     run.send_signal(number)
     rest, errors = run.communicate(timeout=200)
     assert (run.returncode, rest.splitlines()) == (code, [f"got {name}"] * 3), errors
-    lab.wait_until(lambda: not survivors(), 3, "the end of the ranks")
 
 
 def test_usr1_reaches_every_rank_and_a_second_interrupt_kills(site, survivors, in_time):
@@ -78,7 +69,6 @@ def test_a_killed_launcher_leaves_nothing_on_any_host(site, survivors):
     lab.wait_until(lambda: list(survivors().values()).count("sleep 600") == 6, 5, "two sleeps per rank")
     run.kill()
     run.communicate(timeout=200)
-    lab.wait_until(lambda: not survivors(), 5, "the end of the ranks and of what left their sessions")
 
 
 def test_what_ranks_leave_behind_goes_with_them(site, survivors):
@@ -98,20 +88,18 @@ def test_a_killed_agent_or_ssh_loses_its_host_and_ends_all(site, survivors, vict
     errors = run.communicate(timeout=200)[1]
     assert run.returncode == 125, errors
     assert "ezpz: host n02 is lost: " in errors
-    lab.wait_until(lambda: not survivors(), 5, "the end of the ranks")
 
 
 @pytest.mark.slow
-def test_a_host_that_vanishes_is_named_and_ends_the_run_on_both_sides(site, survivors):
+def test_a_host_that_vanishes_is_named_and_ends_the_run_on_both_sides(site):
     run = site.start("bash", "-c", f"{READY} sleep 600")
     site.hosts["n02"].vanish()
     errors = run.communicate(timeout=200)[1]
     assert run.returncode == 125
     assert "host n02 is lost: its connection ended, or answered no more; stopping the other ranks" in errors
-    lab.wait_until(lambda: not survivors(), 20, "the end of the ranks, those on the lost host too")
 
 
-def test_an_unknown_host_is_named_and_the_others_are_stopped(site, survivors):
+def test_an_unknown_host_is_named_and_the_others_are_stopped(site):
     done = site.launch("sleep", "600", hosts="n01:2\nn09:1\n")
     assert done.returncode == 125
     assert (
@@ -123,7 +111,6 @@ def test_an_unknown_host_is_named_and_the_others_are_stopped(site, survivors):
     alone = site.launch("true", hosts="n02:1\n")
     [line] = [line for line in alone.stderr.splitlines() if "client of a folder ended" in line]
     assert line.startswith("ezpz: cannot start ranks on n02: client of a folder ended with 255; expected an agent")
-    lab.wait_until(lambda: not survivors(), 3, "the end of the ranks")
 
 
 @pytest.mark.skipif(not shutil.which("ssh"), reason="no ssh here")
@@ -143,21 +130,19 @@ def test_the_last_words_of_ssh_itself_are_part_of_the_line(site):
         ("true", {"EZPZ_SSH": "/no/such/ssh"}, "cannot run /no/such/ssh (from EZPZ_SSH): No such file or directory"),
     ],
 )
-def test_hosts_where_nothing_can_start_are_told_in_time(site, survivors, client, more, words):
+def test_hosts_where_nothing_can_start_are_told_in_time(site, client, more, words):
     site.client(client.format(f'"{site.hosts.rsh}"'))
     done = site.launch("sleep", "600", timeout=15, **more)
     assert done.returncode == 125
     assert words in done.stderr, done.stderr
-    lab.wait_until(lambda: not survivors(), 3, "the end of what was started")
 
 
-def test_hosts_that_never_report_are_told_in_time(site, survivors):
+def test_hosts_that_never_report_are_told_in_time(site):
     site.client("exec sleep 600", form="#!/bin/bash\n{}\n")
     done = site.launch("--start-timeout", "1", "true")
     assert done.returncode == 125
     assert "2 of 2 hosts did not come up within 1 s: n01 (nothing was heard of it), n02 (nothing" in done.stderr
     assert ". Try `" in done.stderr
-    lab.wait_until(lambda: not survivors(), 3, "the end of what was started")
 
 
 @pytest.mark.slow

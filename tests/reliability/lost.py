@@ -7,7 +7,7 @@ import shutil
 import signal
 
 from playing import FAILURE_GRACE, NO_HOSTS, STAY, WAIT, Case, fail, go, kill, launcher
-from runs import parent_of, write_program
+from runs import parent_of
 
 from lab import process
 
@@ -102,7 +102,7 @@ def fake(stage, ranks, starts):
     real = shutil.which("srun") if name == "srun" else stage.mpi.mpiexec
     (stage.folder / "bin").mkdir()
     text = FAKE.format(real=real, ranks=ranks, starts=starts.format(real=real))
-    write_program(stage.folder / "bin" / name, text)
+    process.program(stage.folder / "bin" / name, text)
 
 
 def with_fakes(stage, line):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from plans import ONCE, TELL, told
 from playing import Case, fail
-from runs import write_program
 
+from lab.process import program
 from lab.ssh import LAUNCH
 
 
@@ -15,7 +15,7 @@ def mpiexecs(**texts):
     def setup(stage):
         (stage.folder / "bin").mkdir()
         for name, text in texts.items():
-            write_program(stage.folder / "bin" / name, text)
+            program(stage.folder / "bin" / name, text)
 
     return setup
 

@@ -113,9 +113,3 @@ def python(program):
 
 def python_with_packages(program):
     return [sys.executable, "-c", program]
-
-
-def write_program(path, text):
-    path.write_text(text)
-    path.chmod(0o755)
-    return path

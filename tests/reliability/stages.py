@@ -16,7 +16,7 @@ import time
 import uuid
 from pathlib import Path
 
-from runs import WORLD, Run, write_program
+from runs import WORLD, Run
 
 from lab import flavours, process
 from lab import hosts as lab_hosts
@@ -123,17 +123,6 @@ def make_hosts():
     return lab_hosts.Hosts("head", "n01", "n02").__enter__()
 
 
-def remote(hosts):
-    """What makes every MPI reach the lab's hosts by the stand-in for ssh."""
-    return {
-        "HYDRA_LAUNCHER": "ssh",
-        "HYDRA_LAUNCHER_EXEC": str(hosts.rsh),
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC": str(hosts.rsh),
-        "OMPI_MCA_plm_rsh_agent": str(hosts.rsh),
-        "PRTE_MCA_plm_ssh_agent": str(hosts.rsh),
-    }
-
-
 class Stage:
     """Launches of one flavour: `start(options, command)` gives a `Run`.
 
@@ -181,7 +170,7 @@ class Stage:
         elif self.name == "ssh":
             told["EZPZ_SSH"] = str(self._client())
         elif self.over_hosts:
-            told |= remote(self.hosts)
+            told |= flavours.remote(self.hosts)
         return told
 
     def line(self, options, command):
@@ -211,4 +200,4 @@ class Stage:
         return Run(self, started)
 
     def _client(self):
-        return write_program(self.folder / "client", CLIENT.format(f'"{self.hosts.rsh}" "$@"'))
+        return process.program(self.folder / "client", CLIENT.format(f'"{self.hosts.rsh}" "$@"'))

@@ -7,7 +7,6 @@ import signal
 import time
 
 from playing import FAILURE_GRACE, NO_HOSTS, Case, fail, files
-from runs import write_program
 
 from lab import process
 from lab.ssh import CLIENT
@@ -44,14 +43,14 @@ def in_front(acts, ssh=""):
 
     def wrap(stage, line):
         last = 1 if stage.starts_agents else 2
-        front = write_program(stage.folder / "front", FRONT.format(acts=acts.replace("{last}", str(last))))
+        front = process.program(stage.folder / "front", FRONT.format(acts=acts.replace("{last}", str(last))))
         if stage.name == "ssh":
             client = CLIENT.format(f'"{stage.hosts.rsh}" "$@"').replace("\n", f"\nD={stage.folder}; {ssh}\n", 1)
-            return ["env", f"EZPZ_SSH={write_program(stage.folder / 'front-client', client)}", *line]
+            return ["env", f"EZPZ_SSH={process.program(stage.folder / 'front-client', client)}", *line]
         name = "srun" if stage.name == "srun" else "mpiexec"
         real = shutil.which("srun") if name == "srun" else stage.mpi.mpiexec
         (stage.folder / "bin").mkdir()
-        write_program(stage.folder / "bin" / name, LAUNCHER.format(real=real, front=front))
+        process.program(stage.folder / "bin" / name, LAUNCHER.format(real=real, front=front))
         return ["env", f"PATH={stage.folder}/bin:{stage.env()['PATH']}", *line]
 
     return wrap

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from lost import with_fakes
-from runs import write_program
 from stages import Stage, problem
 
 from lab import process
@@ -102,7 +101,7 @@ def test_a_worker_that_never_delivers_is_named_as_the_data_loader_of_its_rank(te
 def test_a_rank_that_never_starts_is_told_before_anybody_waits_for_it(tell):
     def absent(stage):
         (stage.folder / "bin").mkdir()
-        write_program(stage.folder / "bin" / "mpiexec", ABSENT.format(real=stage.mpi.mpiexec))
+        process.program(stage.folder / "bin" / "mpiexec", ABSENT.format(real=stage.mpi.mpiexec))
 
     run = tell("mpich", ["--start-timeout", "3"], "sleeper", setup=absent, timeout=20)
     assert run.process.returncode == 125, run.errors()

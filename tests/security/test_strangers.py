@@ -25,20 +25,10 @@ from ezpz.launch.master import Listening
 from ezpz.launch.messages import HELLOS, ORDERS, REPORTS, Hello, MalformedMessage, Note, Piece, Up
 from ezpz.launch.run import control as control_module
 from ezpz.launch.run.control import Control, Report
+from lab.agents import settings
 from lab.process import wait_until
 
-SETTINGS = messages.Settings(
-    log_dir="/logs",
-    idle=None,
-    input=False,
-    recorder="",
-    collectives="",
-    parting=0.0,
-    by_rank=True,
-    live=False,
-    hardware=0.0,
-    look=messages.NO_LOOK,
-)
+SETTINGS = settings(log_dir="/logs", by_rank=True)
 LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
 
 

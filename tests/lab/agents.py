@@ -1,0 +1,14 @@
+"""Messages between a launcher and its agents as most tests want them: what a test does not name is nothing."""
+
+from ezpz.launch import messages
+
+
+def settings(**more):
+    fields = {"log_dir": "", "idle": None, "input": False, "recorder": "", "collectives": "", "parting": 0.0}
+    fields |= {"by_rank": False, "live": False, "hardware": 0.0, "look": messages.NO_LOOK}
+    return messages.Settings(**{**fields, **more})
+
+
+def failed(**more):
+    fields = {"rank": 3, "pid": 7, "code": -9, "at": 1.5, "why": "", "words": "", "shown": True, "step": -1}
+    return messages.RankFailed(**{**fields, "memory": messages.NOTHING_COUNTED, "room": [], **more})
