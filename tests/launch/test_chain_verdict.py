@@ -7,7 +7,9 @@ from ezpz.launch.run import failures
 
 CLOCK = Clock(now=1000.0, end=9000.0)
 AT_THE_END = Clock(now=8950.0, end=9000.0)
-RUNNING = JobState("running")
+RUNNING, CANCELLED = JobState("running"), JobState("running", ending="cancelled")
+AGAIN = JobState("running", ending="cancelled", restarts=1)
+STOP = {"stop": "a file STOP asks for it"}
 BUG = {
     "exit_code": 1,
     "hosts": ["n01", "n02"],
@@ -15,6 +17,7 @@ BUG = {
     "cause": {"text": "rank 1 on n02 failed with exit code 1", "rank": 1, "host": "n02", "words": "ValueError: no"},
 }
 STOPPED = {"exit_code": 143, "stopped": True, "hosts": ["n01", "n02"]}
+WRONG = {"exit_code": 2, "cause": {"text": "bad -n"}}
 FULL = {**BUG, "cause": {**BUG["cause"], "words": "OSError: [Errno 28] No space left on device"}}
 LOST = {
     "exit_code": 125,
@@ -27,12 +30,7 @@ LOST = {
 # What ended; whether something newer is left; the clock; how the verdict begins.
 TABLE = {
     "success": ({"row": {"exit_code": 0}}, False, CLOCK, "done"),
-    "success beside STOP": (
-        {"row": {"exit_code": 0}, "stop": "a file STOP asks for it"},
-        True,
-        CLOCK,
-        "stop: a file STOP",
-    ),
+    "success beside STOP": ({"row": {"exit_code": 0}, **STOP}, True, CLOCK, "stop: a file STOP"),
     "saved in time": ({"row": {"exit_code": 0, "verdict": "again"}}, True, AT_THE_END, "again"),
     "saved in time, ended by a signal": ({"row": {**STOPPED, "verdict": "again"}}, True, AT_THE_END, "again"),
     "saved in time, and nothing new": ({"row": {"exit_code": 0, "verdict": "again"}}, False, AT_THE_END, "stop: "),
@@ -40,44 +38,19 @@ TABLE = {
     "a bug": ({"row": BUG, "state": RUNNING}, True, CLOCK, "stop: rank 1 on n02 failed"),
     "a bug just before the end": ({"row": BUG, "state": RUNNING}, True, AT_THE_END, "stop: rank 1 on n02 failed"),
     "a full disk": ({"row": FULL, "state": RUNNING}, True, CLOCK, "stop: a disk is full"),
-    "a wrong command": (
-        {"row": {"exit_code": 2, "cause": {"text": "bad -n"}}, "state": RUNNING},
-        True,
-        CLOCK,
-        "stop: the command line",
-    ),
+    "a wrong command": ({"row": WRONG, "state": RUNNING}, True, CLOCK, "stop: the command line"),
     "a hang": ({"row": {**STOPPED, "exit_code": 124, "hang": {"step": 3}}, "state": RUNNING}, True, CLOCK, "stop: "),
     "the end by the clock": ({"row": STOPPED, "state": JobState("unknown", "-")}, True, AT_THE_END, "again"),
     "the end by the clock, nothing new": ({"row": STOPPED, "state": None}, False, AT_THE_END, "stop: its time"),
     "near the end, and nobody says why": ({"row": STOPPED, "state": RUNNING}, True, AT_THE_END, ""),
-    "cancelled near the end": (
-        {"row": STOPPED, "state": JobState("running", ending="cancelled")},
-        True,
-        AT_THE_END,
-        "stop: it was cancelled",
-    ),
-    "the end, as the scheduler says": (
-        {"row": STOPPED, "state": JobState("running", ending="time limit")},
-        True,
-        CLOCK,
-        "again",
-    ),
+    "cancelled near the end": ({"row": STOPPED, "state": CANCELLED}, True, AT_THE_END, "stop: it was cancelled"),
+    "the end, as is said": ({"row": STOPPED, "state": JobState("running", ending="time limit")}, True, CLOCK, "again"),
     "a signal that nobody explains yet": ({"row": STOPPED, "state": RUNNING}, True, CLOCK, ""),
     "a signal, and the job is over": ({"row": STOPPED, "state": JobState("ended")}, True, CLOCK, "stop: a signal"),
-    "cancelled": ({"row": STOPPED, "state": JobState("running", ending="cancelled")}, True, CLOCK, "stop: it was canc"),
+    "cancelled": ({"row": STOPPED, "state": CANCELLED}, True, CLOCK, "stop: it was cancelled"),
     "preempted": ({"row": STOPPED, "state": JobState("running", ending="preempted")}, False, CLOCK, "again"),
-    "to be started again": (
-        {"row": STOPPED, "state": JobState("running", ending="cancelled", restarts=1)},
-        False,
-        CLOCK,
-        "again",
-    ),
-    "preempted at a second start": (
-        {"row": STOPPED, "state": JobState("running", ending="cancelled", restarts=1), "restarts": 1},
-        True,
-        CLOCK,
-        "stop: it was cancelled",
-    ),
+    "to be started again": ({"row": STOPPED, "state": AGAIN}, False, CLOCK, "again"),
+    "at a second start": ({"row": STOPPED, "state": AGAIN, "restarts": 1}, True, CLOCK, "stop: it was cancelled"),
     "a signal, and no answer": ({"row": STOPPED, "state": JobState("unknown", "no scontrol")}, True, CLOCK, "stop: "),
     "a host that the launch has lost": ({"row": LOST, "state": RUNNING}, True, CLOCK, "again"),
     "a host that it has lost, nothing new": ({"row": LOST, "state": RUNNING}, False, CLOCK, "stop: n02 is retired"),
@@ -95,12 +68,7 @@ TABLE = {
     "dead, its host failed, nothing new": ({"row": None, "state": JobState("host failure")}, False, CLOCK, "stop: a"),
     "dead at its limit": ({"row": None, "state": JobState("time limit")}, True, CLOCK, "again"),
     "dead at its limit, nothing new": ({"row": None, "state": JobState("time limit")}, False, CLOCK, "stop: its time"),
-    "dead beside STOP": (
-        {"row": None, "state": JobState("preempted"), "stop": "a file STOP asks for it"},
-        True,
-        CLOCK,
-        "stop: a file",
-    ),
+    "dead beside STOP": ({"row": None, "state": JobState("preempted"), **STOP}, True, CLOCK, "stop: a file"),
 }
 
 

@@ -157,16 +157,13 @@ def test_the_users_word_decides(machine):
     assert "does not say so" in reason
 
 
-UNMET = {
-    "mpichh": (UsageError, "unknown flavour 'mpichh' .*Did you mean mpich"),
-    "impi": (LaunchError, "no mpiexec of Intel MPI on PATH"),
-    "srun": (LaunchError, "no srun on PATH"),
-    "local": (LaunchError, "this host alone"),
-}
-
-
 def test_a_wish_that_cannot_be_met_says_why(machine, subtests):
-    for requested, (error, words) in UNMET.items():
+    for requested, (error, words) in {
+        "mpichh": (UsageError, "unknown flavour 'mpichh' .*Did you mean mpich"),
+        "impi": (LaunchError, "no mpiexec of Intel MPI on PATH"),
+        "srun": (LaunchError, "no srun on PATH"),
+        "local": (LaunchError, "this host alone"),
+    }.items():
         with subtests.test(requested), pytest.raises(error, match=words):
             chosen(machine("a/mpiexec=mpich"), PBS, here=False, requested=requested)
 

@@ -71,22 +71,19 @@ ConnectionResetError: [Errno 104] Connection reset by peer
 """
 
 
-LOSES_A_PEER = [
-    (GLOO.format("Connection closed by peer"), True),
-    (GLOO.format("Connection reset by peer"), True),
-    (GLOO.format("Timed out waiting 1800000ms for recv operation to complete"), False),
-    (NCCL, True),
-    (STORE, True),
-    (STORE.replace("failed to recv, got 0 bytes", "Broken pipe"), True),
-    (WATCHDOG, True),
-    (NOISE, False),
-    (DOWNLOAD, False),
-    ("", False),
-]
-
-
 def test_a_rank_that_only_reports_a_lost_peer_is_known_by_its_exception(subtests):
-    for words, is_lost in LOSES_A_PEER:
+    for words, is_lost in [
+        (GLOO.format("Connection closed by peer"), True),
+        (GLOO.format("Connection reset by peer"), True),
+        (GLOO.format("Timed out waiting 1800000ms for recv operation to complete"), False),
+        (NCCL, True),
+        (STORE, True),
+        (STORE.replace("failed to recv, got 0 bytes", "Broken pipe"), True),
+        (WATCHDOG, True),
+        (NOISE, False),
+        (DOWNLOAD, False),
+        ("", False),
+    ]:
         with subtests.test(words):
             assert failure(0, 1.0, words=words).lost_peer == is_lost
 
@@ -200,19 +197,16 @@ def test_a_host_in_anothers_place_is_told_and_an_alias_is_not(world):
     )
 
 
-BLAMES = {
-    "ssh: connect to host n02 port 22: No route to host": "n02.cluster",
-    "[mpiexec@n01] Error: Unable to run bstrap_proxy on N02.cluster (pid 7)": "n02.cluster",
-    "starting on n01 and n02\n  srun: error: n02: no answer": "n02.cluster",
-    "  my node:   n02\n  target node:  n01\n": "",  # Open MPI 4 so speaks of hosts that it has reached
-    "n02b, bn02 and n02-x are others": "",
-    "[n02:4711] something else": "",
-    "": "",
-}
-
-
 def test_the_host_that_a_launcher_blames_first_is_found_in_its_words(world, subtests):
-    for words, host in BLAMES.items():
+    for words, host in {
+        "ssh: connect to host n02 port 22: No route to host": "n02.cluster",
+        "[mpiexec@n01] Error: Unable to run bstrap_proxy on N02.cluster (pid 7)": "n02.cluster",
+        "starting on n01 and n02\n  srun: error: n02: no answer": "n02.cluster",
+        "  my node:   n02\n  target node:  n01\n": "",  # Open MPI 4 so speaks of hosts that it has reached
+        "n02b, bn02 and n02-x are others": "",
+        "[n02:4711] something else": "",
+        "": "",
+    }.items():
         with subtests.test(words):
             assert world.named_in(words) == (host, words.splitlines()[-1].strip() if host else "")
 

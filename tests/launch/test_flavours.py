@@ -207,15 +207,12 @@ def test_slurm_starts_the_daemons_of_an_mpi(subtests):
             assert ("EZPZ_REMOTE_SHELL" in told) == (name in REMOTE)
 
 
-CHOSEN = {
-    "mpich": {"environ": {"HYDRA_LAUNCHER": "ssh"}},
-    "impi": {"user_args": ("-bootstrap", "ssh")},
-    "openmpi4": {"environ": {"OMPI_MCA_plm_rsh_agent": "rsh"}},
-}
-
-
 def test_the_users_own_way_to_other_hosts_counts(subtests):
-    for name, chosen in CHOSEN.items():
+    for name, chosen in {
+        "mpich": {"environ": {"HYDRA_LAUNCHER": "ssh"}},
+        "impi": {"user_args": ("-bootstrap", "ssh")},
+        "openmpi4": {"environ": {"OMPI_MCA_plm_rsh_agent": "rsh"}},
+    }.items():
         for placement in (MANY, REORDERED):
             with subtests.test(name, placement=placement):
                 told = line(name, placement, scheduler=scheduler("slurm"), **chosen)
@@ -224,12 +221,6 @@ def test_the_users_own_way_to_other_hosts_counts(subtests):
 
 
 TASK = dict.fromkeys(("PBS_JOBCOOKIE", "PBS_NODENUM", "PBS_TASKNUM", "PBS_MOMPORT", "PBS_ENVIRONMENT"), "1")
-BY_PBS = {
-    **{name: REMOTE[name] for name in ("mpich", "impi")},
-    "openmpi4": f"--mca orte_leave_session_attached 1 --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_agent {RSH}",
-    "openmpi5": "--prtemca prte_leave_session_attached 1 "
-    f"--prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_agent {RSH}",
-}
 
 
 def test_the_task_manager_of_pbs_starts_the_daemons_of_an_mpi(tmp_path, subtests):
@@ -246,7 +237,12 @@ def test_the_task_manager_of_pbs_starts_the_daemons_of_an_mpi(tmp_path, subtests
         choice = Choice(flavour(name), "mpiexec", "t")
         return LaunchPlan(MANY, choice, hostfile="/f", environ=environ, more=more, site=site, reach=found)
 
-    for name, by_pbs in BY_PBS.items():
+    for name, by_pbs in {
+        **{name: REMOTE[name] for name in ("mpich", "impi")},
+        "openmpi4": f"--mca orte_leave_session_attached 1 --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_agent {RSH}",
+        "openmpi5": "--prtemca prte_leave_session_attached 1 "
+        f"--prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_agent {RSH}",
+    }.items():
         with subtests.test(name):
             plan = planned(name, job)
             prefix = plan.prefix()
@@ -395,24 +391,23 @@ def test_a_site_without_devices_binds_just_as_many_ranks_as_its_table_names():
 
 NERSC, OLCF = {"NERSC_HOST": "perlmutter"}, {"LMOD_SYSTEM_NAME": "frontier"}
 ON_TWO = "srun -N 2 -n {} --ntasks-per-node={} --nodelist={} --distribution=block"
-DOCUMENTED = {
-    "polaris": (
-        ({"PBS_JOBID": "1.polaris-pbs-01.hsn"}, ("x3001c0s1b0n0", "x3001c0s1b1n0"), 4),
-        "mpiexec --envall -n 8 --ppn 4 --hostfile /f --cpu-bind list:24-31,56-63:16-23,48-55:8-15,40-47:0-7,32-39",
-    ),
-    "perlmutter": (
-        (NERSC, ("nid000001", "nid000002"), 4, "srun", "srun", 128),
-        f"{ON_TWO.format(8, 4, 'nid000001,nid000002')} -c 32 --overlap --cpu-bind=cores {SRUN} --gpu-bind=none",
-    ),
-    "frontier": (
-        (OLCF, ("frontier1", "frontier2"), 8, "srun", "srun", 56),
-        f"{ON_TWO.format(16, 8, 'frontier1,frontier2')} --overlap {SRUN} -c7 --gpus-per-task=1 --gpu-bind=closest",
-    ),
-}
 
 
 def test_the_documented_lines_of_other_sites(subtests):
-    for name, (job, expected) in DOCUMENTED.items():
+    for name, (job, expected) in {
+        "polaris": (
+            ({"PBS_JOBID": "1.polaris-pbs-01.hsn"}, ("x3001c0s1b0n0", "x3001c0s1b1n0"), 4),
+            "mpiexec --envall -n 8 --ppn 4 --hostfile /f --cpu-bind list:24-31,56-63:16-23,48-55:8-15,40-47:0-7,32-39",
+        ),
+        "perlmutter": (
+            (NERSC, ("nid000001", "nid000002"), 4, "srun", "srun", 128),
+            f"{ON_TWO.format(8, 4, 'nid000001,nid000002')} -c 32 --overlap --cpu-bind=cores {SRUN} --gpu-bind=none",
+        ),
+        "frontier": (
+            (OLCF, ("frontier1", "frontier2"), 8, "srun", "srun", 56),
+            f"{ON_TWO.format(16, 8, 'frontier1,frontier2')} --overlap {SRUN} -c7 --gpus-per-task=1 --gpu-bind=closest",
+        ),
+    }.items():
         with subtests.test(name):
             text, plan = at_site(*job)
             assert text == expected
@@ -440,17 +435,14 @@ def test_fewer_ranks_than_devices_are_bound_as_the_first_of_all():
     assert choose_binding("", site, 13, 12).text == "none"
 
 
-BAD_BINDINGS = {
-    "list:0-3": ("too short", "names the CPUs of 1 local ranks", "expected 2", "--ppn 1"),
-    "list:3-0:1": ("cannot read the binding 'list:3-0:1'", "--cpu-bind"),
-    "list:": ("cannot read the binding",),
-    "mask_cpu:0,0x1": ("cannot read the binding",),
-    "core": ("cannot read the binding 'core'", "cores"),
-}
-
-
 def test_a_bad_binding_is_one_clear_error(subtests):
-    for wish, expected in BAD_BINDINGS.items():
+    for wish, expected in {
+        "list:0-3": ("too short", "names the CPUs of 1 local ranks", "expected 2", "--ppn 1"),
+        "list:3-0:1": ("cannot read the binding 'list:3-0:1'", "--cpu-bind"),
+        "list:": ("cannot read the binding",),
+        "mask_cpu:0,0x1": ("cannot read the binding",),
+        "core": ("cannot read the binding 'core'", "cores"),
+    }.items():
         with subtests.test(wish):
             with pytest.raises(UsageError) as caught:
                 choose_binding(wish, None, 2)

@@ -110,28 +110,27 @@ def test_the_function_that_the_user_called_is_named(subtests):
 
 REDUCES = f"{SITE}/torch/distributed/distributed_c10d.py:3251 all_reduce"
 LOADER = [f"{SITE}/torch/utils/data/_utils/fetch.py:54 fetch", f"{SITE}/torch/utils/data/dataloader.py:741 __next__"]
-OTHERS = {
-    "a data set's own code in the rank itself (num_workers=0): the innermost file of the user": (
-        [f"{STD}/socket.py:718 readinto", "/home/me/data.py:31 __getitem__", *LOADER, *USER],
-        Place("readinto", "/home/me/data.py", 31),
-    ),
-    "our own trainer, which is the user's code where there is no other": (
-        [REDUCES, f"{OWN}/test_dist.py:120 main", "<frozen runpy>:88 _run_code"],
-        Place("all_reduce", f"{OWN}/test_dist.py", 120),
-    ),
-    "a user's own folder, called ezpz": (
-        [REDUCES, "/home/me/ezpz/my_train.py:3 main"],
-        Place("all_reduce", "/home/me/ezpz/my_train.py", 3),
-    ),
-    "no code of the user: the outermost frame": (
-        [f"{STD}/threading.py:327 wait", "<frozen runpy>:88 _run_code"],
-        Place("wait", "<frozen runpy>", 88),
-    ),
-}
 
 
 def test_the_file_that_counts_as_the_users_is_named(subtests):
-    for name, (stack, place) in OTHERS.items():
+    for name, (stack, place) in {
+        "a data set's own code in the rank itself (num_workers=0): the innermost file of the user": (
+            [f"{STD}/socket.py:718 readinto", "/home/me/data.py:31 __getitem__", *LOADER, *USER],
+            Place("readinto", "/home/me/data.py", 31),
+        ),
+        "our own trainer, which is the user's code where there is no other": (
+            [REDUCES, f"{OWN}/test_dist.py:120 main", "<frozen runpy>:88 _run_code"],
+            Place("all_reduce", f"{OWN}/test_dist.py", 120),
+        ),
+        "a user's own folder, called ezpz": (
+            [REDUCES, "/home/me/ezpz/my_train.py:3 main"],
+            Place("all_reduce", "/home/me/ezpz/my_train.py", 3),
+        ),
+        "no code of the user: the outermost frame": (
+            [f"{STD}/threading.py:327 wait", "<frozen runpy>:88 _run_code"],
+            Place("wait", "<frozen runpy>", 88),
+        ),
+    }.items():
         with subtests.test(name):
             assert locate(list(frames(stack))) == place
 

@@ -29,26 +29,23 @@ def laptop(count=1):
 UNEVEN = replace(hosts(3), devices=(4, 0, 1), origin={"devices": "scontrol"})
 
 
-DEFAULTS = [
-    ("one core: at least 2", hosts(1), CPU, 1, (2,)),
-    ("half of the cores", hosts(1), CPU, 6, (3,)),
-    ("at most 4", hosts(1), CPU, 64, (4,)),
-    ("one per device", hosts(2), GPU4, 64, (4, 4)),
-    ("salloc -N2 -n2", hosts(2, (1, 1), 2), CPU, 64, (1, 1)),
-    ("uneven grant", hosts(2, (3, 1), 4), CPU, 64, (3, 1)),
-    ("fewer tasks than slots", hosts(2, (8, 8), 10), CPU, 64, (8, 2)),
-    ("tasks that fit on one host", hosts(2, (8, 8), 8), CPU, 64, (8,)),
-    ("hosts only: the granted slots, at most 4", hosts(2, (1, 8)), CPU, 64, (1, 4)),
-    ("hosts only: whatever cores this host has", hosts(2, (4, 3)), CPU, 2, (4, 3)),
-    ("salloc --gpus=5: as many as each host has", UNEVEN, UNEVEN_GPUS, 64, (4, 1)),
-    ("qsub -l select=2:ngpus=4: devices outrank 1 slot", hosts(2, (1, 1), 2), GPU4, 64, (4, 4)),
-    ("salloc -N2 --gres=gpu:4: and those of hosts only", hosts(2, (1, 1)), GPU4, 64, (4, 4)),
-    ("salloc -N2 --exclusive --gres=gpu:4: and those of CPUs", hosts(2, (64, 64)), GPU4, 64, (4, 4)),
-]
-
-
 def test_the_default_number_of_ranks(subtests):
-    for case, allocation, devices, cores, expected in DEFAULTS:
+    for case, allocation, devices, cores, expected in [
+        ("one core: at least 2", hosts(1), CPU, 1, (2,)),
+        ("half of the cores", hosts(1), CPU, 6, (3,)),
+        ("at most 4", hosts(1), CPU, 64, (4,)),
+        ("one per device", hosts(2), GPU4, 64, (4, 4)),
+        ("salloc -N2 -n2", hosts(2, (1, 1), 2), CPU, 64, (1, 1)),
+        ("uneven grant", hosts(2, (3, 1), 4), CPU, 64, (3, 1)),
+        ("fewer tasks than slots", hosts(2, (8, 8), 10), CPU, 64, (8, 2)),
+        ("tasks that fit on one host", hosts(2, (8, 8), 8), CPU, 64, (8,)),
+        ("hosts only: the granted slots, at most 4", hosts(2, (1, 8)), CPU, 64, (1, 4)),
+        ("hosts only: whatever cores this host has", hosts(2, (4, 3)), CPU, 2, (4, 3)),
+        ("salloc --gpus=5: as many as each host has", UNEVEN, UNEVEN_GPUS, 64, (4, 1)),
+        ("qsub -l select=2:ngpus=4: devices outrank 1 slot", hosts(2, (1, 1), 2), GPU4, 64, (4, 4)),
+        ("salloc -N2 --gres=gpu:4: and those of hosts only", hosts(2, (1, 1)), GPU4, 64, (4, 4)),
+        ("salloc -N2 --exclusive --gres=gpu:4: and those of CPUs", hosts(2, (64, 64)), GPU4, 64, (4, 4)),
+    ]:
         with subtests.test(case):
             placement = place(allocation, devices, cores)
             assert placement.counts == expected
@@ -65,118 +62,109 @@ def test_a_host_without_devices_holds_no_rank_and_each_has_its_own_limit():
     assert place(UNEVEN, GPU4, 64).counts == (4, 4, 4)  # somebody else's word decided
 
 
-REQUESTS = [
-    (hosts(2), GPU4, {"ranks": 6}, (4, 2)),
-    (hosts(2), GPU4, {"ranks": 3}, (3,)),
-    (hosts(2), GPU4, {"ranks": 6, "per_host": 3}, (3, 3)),
-    (hosts(2), GPU4, {"per_host": 1}, (1, 1)),
-    (hosts(1), GPU4, {"ranks": 2, "per_host": 9}, (2,)),
-    (hosts(2), CPU, {"per_host": 3}, (3, 3)),
-    (hosts(2), CPU, {"ranks": 5, "per_host": 3}, (3, 2)),
-    (hosts(3), CPU, {"ranks": 7}, (3, 3, 1)),
-    (hosts(1), CPU, {"ranks": 64}, (64,)),
-    (hosts(2, (1, 8)), CPU, {"ranks": 6}, (1, 5)),
-    (hosts(3, (2, 9, 4)), CPU, {"ranks": 12}, (2, 6, 4)),
-    (hosts(2, (8, 8), 10), CPU, {"ranks": 12}, (6, 6)),
-    (hosts(2, (8, 8), 10), CPU, {"ranks": 9}, (8, 1)),
-]
-
-
 def test_requests_fill_hosts_in_order(subtests):
-    for allocation, devices, options, expected in REQUESTS:
+    for allocation, devices, options, expected in [
+        (hosts(2), GPU4, {"ranks": 6}, (4, 2)),
+        (hosts(2), GPU4, {"ranks": 3}, (3,)),
+        (hosts(2), GPU4, {"ranks": 6, "per_host": 3}, (3, 3)),
+        (hosts(2), GPU4, {"per_host": 1}, (1, 1)),
+        (hosts(1), GPU4, {"ranks": 2, "per_host": 9}, (2,)),
+        (hosts(2), CPU, {"per_host": 3}, (3, 3)),
+        (hosts(2), CPU, {"ranks": 5, "per_host": 3}, (3, 2)),
+        (hosts(3), CPU, {"ranks": 7}, (3, 3, 1)),
+        (hosts(1), CPU, {"ranks": 64}, (64,)),
+        (hosts(2, (1, 8)), CPU, {"ranks": 6}, (1, 5)),
+        (hosts(3, (2, 9, 4)), CPU, {"ranks": 12}, (2, 6, 4)),
+        (hosts(2, (8, 8), 10), CPU, {"ranks": 12}, (6, 6)),
+        (hosts(2, (8, 8), 10), CPU, {"ranks": 9}, (8, 1)),
+    ]:
         with subtests.test(expected):
             placement = place(allocation, devices, 2, **options)
             assert placement.counts == expected
             assert placement.hosts == allocation.hosts[: len(expected)]
 
 
-SLOTS_OF_A_FILE = [
-    (GPU4, (2, 1), {}, (2, 1)),
-    (GPU4, (2, 1), {"ranks": 2}, (2,)),
-    (GPU4, (8, 8), {"ranks": 8}, (4, 4)),
-    (GPU4, (8, 3), {"ranks": 7}, (4, 3)),
-    (GPU4, (2, 4), {"per_host": 2}, (2, 2)),
-    (CPU, (64, 1), {}, (64, 1)),
-    (CPU, (64, 1), {"ranks": 3}, (3,)),
-    (GPU4, (8, 8), {"oversubscribe": True}, (8, 8)),
-    (GPU4, (8, 8), {"ranks": 10, "oversubscribe": True}, (8, 2)),
-]
-
-
 def test_slots_of_a_host_file_are_the_users_own_request(subtests):
-    for devices, wanted, options, expected in SLOTS_OF_A_FILE:
+    for devices, wanted, options, expected in [
+        (GPU4, (2, 1), {}, (2, 1)),
+        (GPU4, (2, 1), {"ranks": 2}, (2,)),
+        (GPU4, (8, 8), {"ranks": 8}, (4, 4)),
+        (GPU4, (8, 3), {"ranks": 7}, (4, 3)),
+        (GPU4, (2, 4), {"per_host": 2}, (2, 2)),
+        (CPU, (64, 1), {}, (64, 1)),
+        (CPU, (64, 1), {"ranks": 3}, (3,)),
+        (GPU4, (8, 8), {"oversubscribe": True}, (8, 8)),
+        (GPU4, (8, 8), {"ranks": 10, "oversubscribe": True}, (8, 2)),
+    ]:
         with subtests.test(expected):
             placement = place(laptop(2), devices, 2, wanted=wanted, wanted_origin=FILE, **options)
             assert placement.counts == expected
             assert placement.origin == ("--ppn" if "per_host" in options else "-n" if "ranks" in options else FILE)
 
 
-IMPOSSIBLE = [
-    (
-        (laptop(), CPU, {"ranks": 7, "per_host": 4}),
-        "7 ranks (from -n) on 1 host with 4 each (from --ppn): that is room for 4",
-        "`-n 4`, `--ppn 7` or 2 hosts.",
-    ),
-    (
-        (hosts(1), GPU4, {"ranks": 7, "per_host": 4}),
-        "7 ranks (from -n) on 1 host with 4 each (from --ppn): that is room for 4",
-        "`-n 4` or 2 hosts.",
-    ),
-    (
-        (hosts(1), GPU4, {"ranks": 9, "per_host": 8}),
-        "9 ranks (from -n) on 1 host with 8 each (from --ppn): that is room for 8",
-        "`-n 4` without --ppn or `--oversubscribe` with `-n` alone.",
-    ),
-    (
-        (hosts(2, (1, 1)), GPU4, {"ranks": 9, "origin": "WORLD_SIZE"}),
-        "9 ranks (from WORLD_SIZE) on 2 hosts with 4 devices each (nvidia-smi -L): that is room for 8",
-        "`-n 8`, 3 hosts or `--oversubscribe` to share devices.",
-    ),
-    (
-        (laptop(), Devices(1, "mps", "macOS"), {"ranks": 2}),
-        "2 ranks (from -n) on 1 host with 1 device (macOS): that is room for 1",
-        "`-n 1`, 2 hosts, `TORCH_DEVICE=cpu` for ranks on CPUs or `--oversubscribe` to share devices.",
-    ),
-    (
-        (hosts(2, (3, 1), 4), CPU, {"ranks": 5}),
-        "5 ranks (from -n) on 2 hosts with 3,1 slots (SLOTS): that is room for 4",
-        "`-n 4`, a job with more slots (--ntasks-per-node) or `--oversubscribe` to share slots.",
-    ),
-    (
-        (hosts(2, (1, 1), 2, scheduler="pbs"), CPU, {"per_host": 4}),
-        "4 ranks (from --ppn) on n0: it has 1 slot (SLOTS)",
-        "`--ppn 1`, a job with more slots (mpiprocs) or `--oversubscribe` to share slots.",
-    ),
-    (
-        (hosts(2, (4, 1)), CPU, {"ranks": 4, "per_host": 2}),
-        "2 ranks (from --ppn) on n1: it has 1 slot (SLOTS)",
-        "`-n 4` without --ppn, a job with more slots (--ntasks-per-node) or `--oversubscribe` to share slots.",
-    ),
-    (
-        (laptop(2), GPU4, {"wanted": (4, 8), "wanted_origin": FILE}),
-        "8 ranks (from --hostfile hosts) on n1: it has 4 devices (nvidia-smi -L)",
-        "`--ppn 4`, `TORCH_DEVICE=cpu` for ranks on CPUs or `--oversubscribe` to share devices.",
-    ),
-    (
-        (hosts(1, (4,)), CPU, {"wanted": (8,), "wanted_origin": FILE}),
-        "8 ranks (from --hostfile hosts) on n0: it has 4 slots (SLOTS)",
-        "`--ppn 4`, a job with more slots (--ntasks-per-node) or `--oversubscribe` to share slots.",
-    ),
-    (
-        (laptop(2), CPU, {"wanted": (2, 2), "wanted_origin": FILE, "ranks": 5}),
-        "5 ranks (from -n) on 2 hosts with 2 slots each (--hostfile hosts): that is room for 4",
-        "`-n 4`, 3 hosts or `--oversubscribe` to share slots.",
-    ),
-    (
-        (laptop(2), GPU4, {"wanted": (8, 1), "wanted_origin": FILE, "ranks": 6}),
-        "6 ranks (from -n) on 2 hosts with 4,1 slots (nvidia-smi -L, --hostfile hosts): that is room for 5",
-        "`-n 5` or `--oversubscribe` to share slots.",
-    ),
-]
-
-
 def test_an_impossible_request_shows_the_arithmetic_and_the_nearest_one(subtests):
-    for (allocation, devices, options), problem, advice in IMPOSSIBLE:
+    for (allocation, devices, options), problem, advice in [
+        (
+            (laptop(), CPU, {"ranks": 7, "per_host": 4}),
+            "7 ranks (from -n) on 1 host with 4 each (from --ppn): that is room for 4",
+            "`-n 4`, `--ppn 7` or 2 hosts.",
+        ),
+        (
+            (hosts(1), GPU4, {"ranks": 7, "per_host": 4}),
+            "7 ranks (from -n) on 1 host with 4 each (from --ppn): that is room for 4",
+            "`-n 4` or 2 hosts.",
+        ),
+        (
+            (hosts(1), GPU4, {"ranks": 9, "per_host": 8}),
+            "9 ranks (from -n) on 1 host with 8 each (from --ppn): that is room for 8",
+            "`-n 4` without --ppn or `--oversubscribe` with `-n` alone.",
+        ),
+        (
+            (hosts(2, (1, 1)), GPU4, {"ranks": 9, "origin": "WORLD_SIZE"}),
+            "9 ranks (from WORLD_SIZE) on 2 hosts with 4 devices each (nvidia-smi -L): that is room for 8",
+            "`-n 8`, 3 hosts or `--oversubscribe` to share devices.",
+        ),
+        (
+            (laptop(), Devices(1, "mps", "macOS"), {"ranks": 2}),
+            "2 ranks (from -n) on 1 host with 1 device (macOS): that is room for 1",
+            "`-n 1`, 2 hosts, `TORCH_DEVICE=cpu` for ranks on CPUs or `--oversubscribe` to share devices.",
+        ),
+        (
+            (hosts(2, (3, 1), 4), CPU, {"ranks": 5}),
+            "5 ranks (from -n) on 2 hosts with 3,1 slots (SLOTS): that is room for 4",
+            "`-n 4`, a job with more slots (--ntasks-per-node) or `--oversubscribe` to share slots.",
+        ),
+        (
+            (hosts(2, (1, 1), 2, scheduler="pbs"), CPU, {"per_host": 4}),
+            "4 ranks (from --ppn) on n0: it has 1 slot (SLOTS)",
+            "`--ppn 1`, a job with more slots (mpiprocs) or `--oversubscribe` to share slots.",
+        ),
+        (
+            (hosts(2, (4, 1)), CPU, {"ranks": 4, "per_host": 2}),
+            "2 ranks (from --ppn) on n1: it has 1 slot (SLOTS)",
+            "`-n 4` without --ppn, a job with more slots (--ntasks-per-node) or `--oversubscribe` to share slots.",
+        ),
+        (
+            (laptop(2), GPU4, {"wanted": (4, 8), "wanted_origin": FILE}),
+            "8 ranks (from --hostfile hosts) on n1: it has 4 devices (nvidia-smi -L)",
+            "`--ppn 4`, `TORCH_DEVICE=cpu` for ranks on CPUs or `--oversubscribe` to share devices.",
+        ),
+        (
+            (hosts(1, (4,)), CPU, {"wanted": (8,), "wanted_origin": FILE}),
+            "8 ranks (from --hostfile hosts) on n0: it has 4 slots (SLOTS)",
+            "`--ppn 4`, a job with more slots (--ntasks-per-node) or `--oversubscribe` to share slots.",
+        ),
+        (
+            (laptop(2), CPU, {"wanted": (2, 2), "wanted_origin": FILE, "ranks": 5}),
+            "5 ranks (from -n) on 2 hosts with 2 slots each (--hostfile hosts): that is room for 4",
+            "`-n 4`, 3 hosts or `--oversubscribe` to share slots.",
+        ),
+        (
+            (laptop(2), GPU4, {"wanted": (8, 1), "wanted_origin": FILE, "ranks": 6}),
+            "6 ranks (from -n) on 2 hosts with 4,1 slots (nvidia-smi -L, --hostfile hosts): that is room for 5",
+            "`-n 5` or `--oversubscribe` to share slots.",
+        ),
+    ]:
         with subtests.test(problem):
             with pytest.raises(UsageError) as caught:
                 place(allocation, devices, 2, **options)
@@ -198,23 +186,20 @@ def test_a_host_may_be_oversubscribed_on_request(subtests):
             assert (placement.counts, placement.oversubscribed) == (expected, True)
 
 
-COUNTED = [
-    (hosts(2), GPU4, 64, {}, False),
-    (hosts(2, (4, 4)), GPU4, 2, {}, False),
-    (hosts(2, (1, 1)), GPU4, 64, {}, True),  # allowed, but beyond the slots that a launcher counts
-    (hosts(2, (8, 8)), CPU, 64, {"ranks": 16}, False),
-    (laptop(), CPU, 4, {"ranks": 4}, False),
-    (laptop(), CPU, 4, {"ranks": 5}, True),  # allowed: no slots are granted
-    (laptop(), CPU, 4, {"wanted": (8,)}, False),
-    (hosts(1, (1,)), GPU4, 64, {"wanted": (4,)}, True),  # a scheduler's slots are what its launcher counts
-    (hosts(1, (4,)), CPU, 64, {"wanted": (8,), "oversubscribe": True}, True),
-    (laptop(), GPU4, 64, {"wanted": (2,), "ranks": 3, "oversubscribe": True}, True),
-    (laptop(), GPU4, 64, {"wanted": (8,), "oversubscribe": True}, True),
-]
-
-
 def test_a_placement_says_whether_launchers_that_count_need_an_option(subtests):
-    for allocation, devices, cores, options, expected in COUNTED:
+    for allocation, devices, cores, options, expected in [
+        (hosts(2), GPU4, 64, {}, False),
+        (hosts(2, (4, 4)), GPU4, 2, {}, False),
+        (hosts(2, (1, 1)), GPU4, 64, {}, True),  # allowed, but beyond the slots that a launcher counts
+        (hosts(2, (8, 8)), CPU, 64, {"ranks": 16}, False),
+        (laptop(), CPU, 4, {"ranks": 4}, False),
+        (laptop(), CPU, 4, {"ranks": 5}, True),  # allowed: no slots are granted
+        (laptop(), CPU, 4, {"wanted": (8,)}, False),
+        (hosts(1, (1,)), GPU4, 64, {"wanted": (4,)}, True),  # a scheduler's slots are what its launcher counts
+        (hosts(1, (4,)), CPU, 64, {"wanted": (8,), "oversubscribe": True}, True),
+        (laptop(), GPU4, 64, {"wanted": (2,), "ranks": 3, "oversubscribe": True}, True),
+        (laptop(), GPU4, 64, {"wanted": (8,), "oversubscribe": True}, True),
+    ]:
         with subtests.test(options):
             assert place(allocation, devices, cores, **options).oversubscribed is expected
 

@@ -164,18 +164,15 @@ def test_what_is_said_of_a_launch_from_its_begin_to_its_end():
     assert record.failure("x", code=-63)["signal"] == "signal 63"
 
 
-SECRETS = [
-    ("--token abc x", "--token <redacted> x"),
-    ("--wandb_api-key=abc", "--wandb_api-key=<redacted>"),
-    ("env HF_TOKEN=abc python", "env HF_TOKEN=<redacted> python"),
-    ("--db-password --lr 3", "--db-password --lr 3"),
-    ("--data https://me:pw@host/x", "--data https://<redacted>@host/x"),
-    ("--tokenizer gpt2 --keys-per-row 3", "--tokenizer gpt2 --keys-per-row 3"),
-]
-
-
 def test_secrets_of_a_command_are_not_kept(subtests):
-    for words, shown in SECRETS:
+    for words, shown in [
+        ("--token abc x", "--token <redacted> x"),
+        ("--wandb_api-key=abc", "--wandb_api-key=<redacted>"),
+        ("env HF_TOKEN=abc python", "env HF_TOKEN=<redacted> python"),
+        ("--db-password --lr 3", "--db-password --lr 3"),
+        ("--data https://me:pw@host/x", "--data https://<redacted>@host/x"),
+        ("--tokenizer gpt2 --keys-per-row 3", "--tokenizer gpt2 --keys-per-row 3"),
+    ]:
         with subtests.test(words):
             assert redact_argv(words.split()) == shown.split()
 

@@ -43,23 +43,20 @@ def error(allocation, options, named=None):
     return str(caught.value)
 
 
-CHOICES = [
-    ({}, [1, 2, 3, 4], "SLURM_JOB_NODELIST"),
-    ({"hosts": ("n03", "n01")}, [3, 1], "--hosts"),
-    ({"hosts": ("N02", "n04.cluster", "n01.other")}, [2, 4, 1], "--hosts"),
-    ({"nhosts": 2}, [1, 2], "SLURM_JOB_NODELIST, --nhosts 2"),
-    ({"nhosts": 4}, [1, 2, 3, 4], "SLURM_JOB_NODELIST, --nhosts 4"),
-    ({"exclude": ("n02", "n02", "n04")}, [1, 3], "SLURM_JOB_NODELIST, --exclude n02.cluster, n04.cluster"),
-    (
-        {"hosts": ("n04", "n02", "n01"), "exclude": ("n02", "n03"), "nhosts": 1},
-        [4],
-        "--hosts, --exclude n02.cluster, --nhosts 1",
-    ),
-]
-
-
 def test_the_jobs_hosts_are_chosen_in_the_users_order_and_keep_the_schedulers_spelling(subtests):
-    for options, numbers, origin in CHOICES:
+    for options, numbers, origin in [
+        ({}, [1, 2, 3, 4], "SLURM_JOB_NODELIST"),
+        ({"hosts": ("n03", "n01")}, [3, 1], "--hosts"),
+        ({"hosts": ("N02", "n04.cluster", "n01.other")}, [2, 4, 1], "--hosts"),
+        ({"nhosts": 2}, [1, 2], "SLURM_JOB_NODELIST, --nhosts 2"),
+        ({"nhosts": 4}, [1, 2, 3, 4], "SLURM_JOB_NODELIST, --nhosts 4"),
+        ({"exclude": ("n02", "n02", "n04")}, [1, 3], "SLURM_JOB_NODELIST, --exclude n02.cluster, n04.cluster"),
+        (
+            {"hosts": ("n04", "n02", "n01"), "exclude": ("n02", "n03"), "nhosts": 1},
+            [4],
+            "--hosts, --exclude n02.cluster, --nhosts 1",
+        ),
+    ]:
         with subtests.test(options):
             chosen, wanted, _ = select(JOB, LaunchOptions(**options))
             assert chosen.hosts == tuple(f"n{number:02d}.cluster" for number in numbers)
@@ -91,18 +88,15 @@ def component(number, hosts, slots, devices=None):
 HETEROGENEOUS = heterogeneous((component(0, ("head",), (2,)), component(1, ("g1", "g2"), (1, 1), (4, 4))))
 
 
-COMPONENTS = [
-    (LaunchOptions(), ("head",), (0,), (2,), (4,), (0,), 2),
-    (LaunchOptions(hosts=("head",)), ("head",), (0,), (2,), (4,), (0,), 2),
-    (LaunchOptions(hosts=("g1", "g2")), ("g1", "g2"), (1, 1), (1, 1), (8, 8), (4, 4), 2),
-    (LaunchOptions(hosts=("G2.site",)), ("g2",), (1,), (1,), (8,), (4,), 1),
-    (LaunchOptions(hosts=("g2", "head")), ("g2", "head"), (1, 0), (1, 2), (8, 4), (4, 0), 3),
-    (LaunchOptions(exclude=("g1",)), ("head",), (0,), (2,), (4,), (0,), 2),
-]
-
-
 def test_the_components_whose_hosts_are_named_are_used(subtests):
-    for options, hosts, components, slots, cpus, devices, tasks in COMPONENTS:
+    for options, hosts, components, slots, cpus, devices, tasks in [
+        (LaunchOptions(), ("head",), (0,), (2,), (4,), (0,), 2),
+        (LaunchOptions(hosts=("head",)), ("head",), (0,), (2,), (4,), (0,), 2),
+        (LaunchOptions(hosts=("g1", "g2")), ("g1", "g2"), (1, 1), (1, 1), (8, 8), (4, 4), 2),
+        (LaunchOptions(hosts=("G2.site",)), ("g2",), (1,), (1,), (8,), (4,), 1),
+        (LaunchOptions(hosts=("g2", "head")), ("g2", "head"), (1, 0), (1, 2), (8, 4), (4, 0), 3),
+        (LaunchOptions(exclude=("g1",)), ("head",), (0,), (2,), (4,), (0,), 2),
+    ]:
         with subtests.test(options):
             chosen = select(HETEROGENEOUS, options).allocation
             assert (chosen.hosts, chosen.components) == (hosts, components)
@@ -138,61 +132,55 @@ def test_names_that_shorten_to_the_same_label_must_be_written_in_full():
     assert select(job, LaunchOptions(exclude=("a.east",))).allocation.hosts == ("a.west",)
 
 
-IMPOSSIBLE = [
-    (
-        JOB,
-        {"hosts": ("n01", "n07")},
-        "n07 (from --hosts) is not a host of slurm job 12; expected one of n01.cluster, n02.cluster,",
-    ),
-    (JOB, {"hosts": ("n05.cluster",)}, "n05.cluster (from --hosts) | Did you mean n04.cluster?"),
-    (JOB, {"hosts": ("elsewhere",)}, "elsewhere (from --hosts) | `ezpz where` shows the hosts"),
-    (JOB, {"exclude": ("n9",)}, "n9 (from --exclude) is not a host of slurm job 12"),
-    (HERE, {"exclude": ("desc",)}, "desc (from --exclude) is not one of the hosts | Did you mean desk?"),
-    (
-        JOB,
-        {"hosts": ("n01", "n02", "n01.cluster")},
-        "n01.cluster is named twice (from --hosts) | More ranks on a host are asked for with --ppn or -n",
-    ),
-    (HERE, {"hosts": ("x", "x")}, "x is named twice (from --hosts)"),
-    (
-        JOB,
-        {"exclude": ("n01", "n02", "n03", "n04")},
-        "no host is left: --exclude removes all 4 hosts (n01.cluster, n02.cluster, n03.cluster, n04.cluster)",
-    ),
-    (HERE, {"exclude": ("desk",)}, "no host is left: --exclude removes the only host (desk)"),
-    (
-        JOB,
-        {"nhosts": 5},
-        "cannot use 5 hosts (from --nhosts): there are 4 (4 from SLURM_JOB_NODELIST). Use `--nhosts 4`.",
-    ),
-    (
-        JOB,
-        {"hosts": ("n01", "n02"), "exclude": ("n01",), "nhosts": 2},
-        "there is 1 (2 from --hosts, less 1 by --exclude). Use `--nhosts 1`.",
-    ),
-    (HERE, {"nhosts": 2}, "1 from the host name | name more with `--hosts LIST` or `--hostfile FILE`"),
-]
-
-
 def test_an_impossible_choice_says_what_there_is(subtests):
-    for allocation, options, words in IMPOSSIBLE:
+    for allocation, options, words in [
+        (
+            JOB,
+            {"hosts": ("n01", "n07")},
+            "n07 (from --hosts) is not a host of slurm job 12; expected one of n01.cluster, n02.cluster,",
+        ),
+        (JOB, {"hosts": ("n05.cluster",)}, "n05.cluster (from --hosts) | Did you mean n04.cluster?"),
+        (JOB, {"hosts": ("elsewhere",)}, "elsewhere (from --hosts) | `ezpz where` shows the hosts"),
+        (JOB, {"exclude": ("n9",)}, "n9 (from --exclude) is not a host of slurm job 12"),
+        (HERE, {"exclude": ("desc",)}, "desc (from --exclude) is not one of the hosts | Did you mean desk?"),
+        (
+            JOB,
+            {"hosts": ("n01", "n02", "n01.cluster")},
+            "n01.cluster is named twice (from --hosts) | More ranks on a host are asked for with --ppn or -n",
+        ),
+        (HERE, {"hosts": ("x", "x")}, "x is named twice (from --hosts)"),
+        (
+            JOB,
+            {"exclude": ("n01", "n02", "n03", "n04")},
+            "no host is left: --exclude removes all 4 hosts (n01.cluster, n02.cluster, n03.cluster, n04.cluster)",
+        ),
+        (HERE, {"exclude": ("desk",)}, "no host is left: --exclude removes the only host (desk)"),
+        (
+            JOB,
+            {"nhosts": 5},
+            "cannot use 5 hosts (from --nhosts): there are 4 (4 from SLURM_JOB_NODELIST). Use `--nhosts 4`.",
+        ),
+        (
+            JOB,
+            {"hosts": ("n01", "n02"), "exclude": ("n01",), "nhosts": 2},
+            "there is 1 (2 from --hosts, less 1 by --exclude). Use `--nhosts 1`.",
+        ),
+        (HERE, {"nhosts": 2}, "1 from the host name | name more with `--hosts LIST` or `--hostfile FILE`"),
+    ]:
         with subtests.test(options):
             text = error(allocation, LaunchOptions(**options))
             assert all(word in text for word in words.split(" | ")), text
 
 
-FILES = [
-    ("n03\nn01\n", (3, 1), None),
-    ("n03:9\nn01:1\n", (3, 1), (9, 1)),
-    ("n02 slots=2\n", (2,), (2,)),
-    ("n02\nn02\n", (2,), None),  # the lines that the scheduler's own node file has
-    ("n02\nn02\nn02\n", (2,), (3,)),
-    ("n02\nn02.cluster\nn02\n", (2,), (3,)),
-]
-
-
 def test_a_host_file_chooses_hosts_of_the_job_and_may_name_ranks(subtests, hostfile):
-    for text, hosts, wanted in FILES:
+    for text, hosts, wanted in [
+        ("n03\nn01\n", (3, 1), None),
+        ("n03:9\nn01:1\n", (3, 1), (9, 1)),
+        ("n02 slots=2\n", (2,), (2,)),
+        ("n02\nn02\n", (2,), None),  # the lines that the scheduler's own node file has
+        ("n02\nn02\nn02\n", (2,), (3,)),
+        ("n02\nn02.cluster\nn02\n", (2,), (3,)),
+    ]:
         with subtests.test(text):
             named = hostfile(text)
             result = select(JOB, LaunchOptions(hostfile=named.path), named)

@@ -38,37 +38,34 @@ def error(line, environ=None):
     return str(caught.value)
 
 
-SAME = [
-    ({"ranks": 2}, "--nproc 2 | --nprocs=2 | --ntasks 2 | --world_size 2 | --world-size=2 | --num_processes 2"),
-    ({"ranks": 2}, "--n 2"),
-    ({"per_host": 2}, "--nproc_per_node 2 | --nproc-per-node=2 | --ntasks-per-node=2 | -perhost 2 | -npernode 2"),
-    ({"nhosts": 2}, "--nnodes 2 | --nnodes=2:2 | --nodes 2 | -nh 2 | --nhost 2 | --num_machines 2"),
-    ({"devices_per_host": 2}, "--gpus-per-node=2"),
-    ({"devices": ("0", "1")}, "--gpu_ids 0,1"),
-    ({"hosts": ("n01", "n02")}, "-H n01,n02 | -hosts n01,n02 | --nodelist n[01-02]"),
-    ({"hostfile": "file"}, "-f file | -hostfile file | --machinefile file | --host-file file"),
-    ({"label": True}, "-l | --tag-output"),
-    ({"oversubscribe": True}, "--overcommit"),
-    ({"exit_timeout": 30}, "-W 30"),
-    ({"exit_timeout": None}, "--wait=0"),
-    ({"log_dir": "logs"}, "--log_dir logs"),
-    ({"dry_run": True}, "--dry_run"),
-    ({"verbose": True}, "--verbose | -v"),
-    ({"cpu_bind": "cores"}, "--cpu_bind cores | --bind-to core"),
-    ({"cpu_bind": "threads"}, "-bind-to hwthread"),
-    ({"cpu_bind": "depth:8"}, "--cpu-bind depth -d 8 | --cpu-bind=depth --depth=8"),
-    ({"cpu_bind": "depth:8", "cpu_bind_origin": "--depth"}, "--depth 8 | --cpus-per-task=8"),
-    ({"env": (("A", "1"), ("B", "x=y"))}, "--env A=1 --env=B=x=y"),
-    ({"env": (("A", "1"),)}, "-x A=1 | --export=ALL,A=1"),
-    ({"env": (("A", "1"), ("B", "2"))}, "-genv A 1 -env B=2"),
-    ({"launcher_args": ("--mca", "btl", "self,tcp")}, "--mca btl self,tcp"),
-    ({"master_addr": "n01", "master_port": "4711"}, "--master_addr n01 --master_port=4711"),
-    ({"master_port": "4711"}, "--main_process_port 4711"),
-]
-
-
 def test_a_word_of_the_same_meaning_is_ours(subtests):
-    for fields, lines in SAME:
+    for fields, lines in [
+        ({"ranks": 2}, "--nproc 2 | --nprocs=2 | --ntasks 2 | --world_size 2 | --world-size=2 | --num_processes 2"),
+        ({"ranks": 2}, "--n 2"),
+        ({"per_host": 2}, "--nproc_per_node 2 | --nproc-per-node=2 | --ntasks-per-node=2 | -perhost 2 | -npernode 2"),
+        ({"nhosts": 2}, "--nnodes 2 | --nnodes=2:2 | --nodes 2 | -nh 2 | --nhost 2 | --num_machines 2"),
+        ({"devices_per_host": 2}, "--gpus-per-node=2"),
+        ({"devices": ("0", "1")}, "--gpu_ids 0,1"),
+        ({"hosts": ("n01", "n02")}, "-H n01,n02 | -hosts n01,n02 | --nodelist n[01-02]"),
+        ({"hostfile": "file"}, "-f file | -hostfile file | --machinefile file | --host-file file"),
+        ({"label": True}, "-l | --tag-output"),
+        ({"oversubscribe": True}, "--overcommit"),
+        ({"exit_timeout": 30}, "-W 30"),
+        ({"exit_timeout": None}, "--wait=0"),
+        ({"log_dir": "logs"}, "--log_dir logs"),
+        ({"dry_run": True}, "--dry_run"),
+        ({"verbose": True}, "--verbose | -v"),
+        ({"cpu_bind": "cores"}, "--cpu_bind cores | --bind-to core"),
+        ({"cpu_bind": "threads"}, "-bind-to hwthread"),
+        ({"cpu_bind": "depth:8"}, "--cpu-bind depth -d 8 | --cpu-bind=depth --depth=8"),
+        ({"cpu_bind": "depth:8", "cpu_bind_origin": "--depth"}, "--depth 8 | --cpus-per-task=8"),
+        ({"env": (("A", "1"), ("B", "x=y"))}, "--env A=1 --env=B=x=y"),
+        ({"env": (("A", "1"),)}, "-x A=1 | --export=ALL,A=1"),
+        ({"env": (("A", "1"), ("B", "2"))}, "-genv A 1 -env B=2"),
+        ({"launcher_args": ("--mca", "btl", "self,tcp")}, "--mca btl self,tcp"),
+        ({"master_addr": "n01", "master_port": "4711"}, "--master_addr n01 --master_port=4711"),
+        ({"master_port": "4711"}, "--main_process_port 4711"),
+    ]:
         for line in lines.split(" | "):
             with subtests.test(line):
                 options = read(line)
@@ -76,28 +73,25 @@ def test_a_word_of_the_same_meaning_is_ours(subtests):
                 assert not options.notes
 
 
-DONE = [
-    ("--standalone", "--standalone is not needed: launch starts the ranks of one job by itself"),
-    ("--rdzv-backend=c10d", "--rdzv-backend c10d is not needed: launch finds where the ranks meet"),
-    ("--rdzv_endpoint n01:1", "--rdzv_endpoint n01:1 is not needed"),
-    ("--rdzv_id 7", "--rdzv_id 7 is not needed"),
-    ("--node_rank 0", "--node_rank 0 is not needed: launch starts the ranks of all hosts itself"),
-    ("--nproc_per_node gpu", "--nproc_per_node gpu is not needed: there is a rank per device"),
-    ("--envall", "--envall is not needed: ranks get the whole environment"),
-    ("-genvall", "-genvall is not needed: ranks get the whole environment"),
-    ("-x LD_LIBRARY_PATH", "-x LD_LIBRARY_PATH is not needed: ranks get the whole environment"),
-    ("--export=ALL", "--export=ALL is not needed"),
-    ("--kill-on-bad-exit=1", "--kill-on-bad-exit is not needed"),
-    ("--tee 3", "--tee 3 is not needed"),
-    ("--max-restarts 0", "--max-restarts 0 is not needed: nothing is started again without --attempts"),
-    ("--job-name test --", "--job-name test is not needed: the job has its name"),
-    ("-J test", "-J test is not needed"),
-    ("--cpu-bind list:0:1 --depth 4", "--depth 4 has no effect beside --cpu-bind list:0:1"),
-]
-
-
 def test_a_word_for_what_is_done_anyway_is_a_note(subtests):
-    for line, note in DONE:
+    for line, note in [
+        ("--standalone", "--standalone is not needed: launch starts the ranks of one job by itself"),
+        ("--rdzv-backend=c10d", "--rdzv-backend c10d is not needed: launch finds where the ranks meet"),
+        ("--rdzv_endpoint n01:1", "--rdzv_endpoint n01:1 is not needed"),
+        ("--rdzv_id 7", "--rdzv_id 7 is not needed"),
+        ("--node_rank 0", "--node_rank 0 is not needed: launch starts the ranks of all hosts itself"),
+        ("--nproc_per_node gpu", "--nproc_per_node gpu is not needed: there is a rank per device"),
+        ("--envall", "--envall is not needed: ranks get the whole environment"),
+        ("-genvall", "-genvall is not needed: ranks get the whole environment"),
+        ("-x LD_LIBRARY_PATH", "-x LD_LIBRARY_PATH is not needed: ranks get the whole environment"),
+        ("--export=ALL", "--export=ALL is not needed"),
+        ("--kill-on-bad-exit=1", "--kill-on-bad-exit is not needed"),
+        ("--tee 3", "--tee 3 is not needed"),
+        ("--max-restarts 0", "--max-restarts 0 is not needed: nothing is started again without --attempts"),
+        ("--job-name test --", "--job-name test is not needed: the job has its name"),
+        ("-J test", "-J test is not needed"),
+        ("--cpu-bind list:0:1 --depth 4", "--depth 4 has no effect beside --cpu-bind list:0:1"),
+    ]:
         with subtests.test(line):
             options = read(line)
             assert any(text.startswith(note) for text in options.notes), options.notes
@@ -112,35 +106,32 @@ def test_restarts_are_attempts_without_the_first_start(subtests):
             assert (options.attempts, options.notes) == (4, (f"{given} is taken as --attempts 4, the starts in all",))
 
 
-DIFFERENT = [
-    ("-N 2", ("-N", "hosts to srun", "--nhosts or --ppn")),
-    ("--time 10", ("--time", "minutes to srun", "--timeout")),
-    ("--nnodes 1:4", ("--nnodes 1:4", "range of hosts", "--nhosts 4")),
-    ("--node_rank 1", ("--node_rank 1", "starts the ranks of all hosts itself", "Run it once")),
-    ("--max_restarts=two", ("--max_restarts two", "no number of restarts", "--attempts N")),
-    ("--auto-retry", ("--auto-retry", "--attempts N", "--nhosts")),
-    ("--spare_nodes 2", ("--spare_nodes", "--attempts N", "--nhosts")),
-    ("--redirects 3", ("--redirects", "--log-dir")),
-    ("--map-by core", ("--map-by", "--ppn N")),
-    ("-x n07", ("-x n07", "hosts that are left out to srun", "--exclude n07")),
-    ("--export=NONE", ("--export=NONE", "--unset")),
-    ("--bind-to board", ("--bind-to board", "core, hwthread")),
-    ("--gpus-per-task=1", ("--gpus-per-task", "--launcher-args")),
-    ("--partition debug", ("--partition", "salloc")),
-    ("--mpi=pmix", ("--mpi", "plugin of srun", "--launcher-args=--mpi=pmix")),
-    ("--env A", ("--env", "expected NAME=VALUE")),
-    ("--env RANK=1", ("--env", "RANK is what launch itself")),
-    ("--env EZPZ_PLACEMENT=1", ("--env", "EZPZ_PLACEMENT is what launch itself")),
-    ("-x WORLD_SIZE=1", ("-x", "WORLD_SIZE is what launch itself")),
-    ("--master_port 70000", ("--master-port", "'70000' is no port")),
-    ("--nproc two", ("--nproc", "'two' is not a whole number")),
-    ("--standalone=1", ("--standalone takes no value",)),
-    ("--zzz 3", ("unknown option --zzz",)),
-]
-
-
 def test_a_word_of_another_meaning_says_so_and_what_to_write(subtests):
-    for line, words_ in DIFFERENT:
+    for line, words_ in [
+        ("-N 2", ("-N", "hosts to srun", "--nhosts or --ppn")),
+        ("--time 10", ("--time", "minutes to srun", "--timeout")),
+        ("--nnodes 1:4", ("--nnodes 1:4", "range of hosts", "--nhosts 4")),
+        ("--node_rank 1", ("--node_rank 1", "starts the ranks of all hosts itself", "Run it once")),
+        ("--max_restarts=two", ("--max_restarts two", "no number of restarts", "--attempts N")),
+        ("--auto-retry", ("--auto-retry", "--attempts N", "--nhosts")),
+        ("--spare_nodes 2", ("--spare_nodes", "--attempts N", "--nhosts")),
+        ("--redirects 3", ("--redirects", "--log-dir")),
+        ("--map-by core", ("--map-by", "--ppn N")),
+        ("-x n07", ("-x n07", "hosts that are left out to srun", "--exclude n07")),
+        ("--export=NONE", ("--export=NONE", "--unset")),
+        ("--bind-to board", ("--bind-to board", "core, hwthread")),
+        ("--gpus-per-task=1", ("--gpus-per-task", "--launcher-args")),
+        ("--partition debug", ("--partition", "salloc")),
+        ("--mpi=pmix", ("--mpi", "plugin of srun", "--launcher-args=--mpi=pmix")),
+        ("--env A", ("--env", "expected NAME=VALUE")),
+        ("--env RANK=1", ("--env", "RANK is what launch itself")),
+        ("--env EZPZ_PLACEMENT=1", ("--env", "EZPZ_PLACEMENT is what launch itself")),
+        ("-x WORLD_SIZE=1", ("-x", "WORLD_SIZE is what launch itself")),
+        ("--master_port 70000", ("--master-port", "'70000' is no port")),
+        ("--nproc two", ("--nproc", "'two' is not a whole number")),
+        ("--standalone=1", ("--standalone takes no value",)),
+        ("--zzz 3", ("unknown option --zzz",)),
+    ]:
         with subtests.test(line):
             text = error(line)
             assert all(word in text for word in words_), text
@@ -172,18 +163,15 @@ def test_options_for_the_launcher_pass_where_two_dashes_show_that_they_are_no_co
             parse(argv, {})
 
 
-CPU_BINDS = [
-    ("list:0-3:4-7", "list:0-3:4-7"),
-    ("--cpu-bind=list:0:1", "list:0:1"),
-    ("--cpu-bind depth -d 16", "depth:16"),
-    ("--depth 4", "depth:4"),
-    ("depth", "depth"),
-    (" cores ", "cores"),
-]
-
-
 def test_cpu_bind_of_the_environment_is_used(subtests):
-    for text, bind in CPU_BINDS:
+    for text, bind in [
+        ("list:0-3:4-7", "list:0-3:4-7"),
+        ("--cpu-bind=list:0:1", "list:0:1"),
+        ("--cpu-bind depth -d 16", "depth:16"),
+        ("--depth 4", "depth:4"),
+        ("depth", "depth"),
+        (" cores ", "cores"),
+    ]:
         with subtests.test(text):
             options = read("", {"CPU_BIND": text})
             assert (options.cpu_bind, options.cpu_bind_origin) == (bind, "CPU_BIND")
