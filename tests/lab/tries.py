@@ -50,6 +50,10 @@ _PLACES = {  # fixtures that are dear to set up, and the worker at whose place e
 _LEAST_MEMORY = 2 << 30  # bytes that must be available where another worker begins a file
 
 
+def _file(test):
+    return test.partition("::")[0]
+
+
 def place_of(item):
     """Return where a test must run, "" if anywhere: the name of the dear thing that it needs."""
     params = getattr(getattr(item, "callspec", None), "params", {})
@@ -74,34 +78,30 @@ class Worker:
 
     def __init__(self, told, answers):
         self._told, self._answers = told, answers
-        self._test, self._begin, self._cpu = None, 0.0, 0.0
+        self._begin, self._cpu = 0.0, 0.0
+        self._nodes, self._children = [], {}
 
     def _say(self, kind, **facts):
         self._answers.write(f"{json.dumps({'kind': kind, **facts})}\n")
         self._answers.flush()
 
     def pytest_collection(self, session):
+        self._nodes = session.perform_collect(genitems=False)  # folders, whose files are not imported yet
         session.items = []
         return True
 
     def pytest_runtestloop(self, session):
-        import pytest  # the program that deals out has no use for it
-
         for line in self._told:
             order = json.loads(line)
-            try:
-                # For fixtures that look through the items, all that is run comes from one file or a list of tests.
-                items = session.perform_collect(order["tests"])
-            except pytest.UsageError as error:
-                self._say("unknown", text=str(error))
-                self._say("done")
-                continue
-            mine = [item for item in items if order["place"] is None or place_of(item) == order["place"]]
-            elsewhere = {}
+            items = list(self._items_of(order["tests"]))
+            session.items = items
+            session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=items)
+            session.config.hook.pytest_collection_finish(session=session)
+            mine, elsewhere = [], {}
             for item in items:
-                if item not in mine:
-                    elsewhere.setdefault(place_of(item), []).append(item.nodeid)
-            session.items = mine
+                place = place_of(item)
+                mine.append(item) if place == order["place"] else elsewhere.setdefault(place, []).append(item.nodeid)
+            session.items = mine  # for fixtures that look through them
             self._say("chosen", tests=[item.nodeid for item in mine], elsewhere=elsewhere)
             for item, after in zip(mine, [*mine, Stay(session)][1:], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
@@ -110,6 +110,36 @@ class Worker:
             self._say("done")
         return True
 
+    def _items_of(self, tests):
+        """Yield the tests of a file, or those that are named, all of one file; each folder is collected once."""
+        path = Path(_file(tests[0])).resolve()
+        node = next((node for node in self._nodes if node.path == path or node.path in path.parents), None)
+        while node is not None and node.path != path:
+            if node not in self._children:
+                self._children[node] = self._collect(node)
+            below = self._children[node]
+            node = next((node for node in below if node.path == path or node.path in path.parents), None)
+        found = False
+        for item in self._expand(node) if node is not None else ():
+            if any(item.nodeid == test or test == _file(test) or item.nodeid.startswith(f"{test}[") for test in tests):
+                found = True
+                yield item
+        if not found and any("::" in test for test in tests):
+            self._say("unknown", text=f"not found: {', '.join(tests)}")
+
+    def _collect(self, node):
+        report = node.ihook.pytest_make_collect_report(collector=node)
+        node.ihook.pytest_collectreport(report=report)
+        return report.result if report.passed else []
+
+    def _expand(self, node):
+        if hasattr(node, "runtest"):
+            node.ihook.pytest_itemcollected(item=node)
+            yield node
+        else:
+            for child in self._collect(node):
+                yield from self._expand(child)
+
     def pytest_collectreport(self, report):
         if report.failed:
             self._say("report", test=report.nodeid, outcome="failed", when="collect", text=str(report.longrepr))
@@ -117,7 +147,7 @@ class Worker:
             self._say("report", test=report.nodeid, outcome="skipped", when="collect", text=_reason(report))
 
     def pytest_runtest_logstart(self, nodeid):
-        self._test, self._begin, self._cpu = nodeid, time.monotonic(), sum(os.times()[:4])
+        self._begin, self._cpu = time.monotonic(), sum(os.times()[:4])
         self._say("begun", test=nodeid)
 
     def pytest_runtest_logreport(self, report):
@@ -351,7 +381,7 @@ class Run:
         self.took[test] = seconds, cpu
 
     def _on_done(self, worker, _waiting):
-        file = worker.job[0].partition("::")[0]
+        file = _file(worker.job[0])
         told = Counter(self.outcomes.get(test) for test in worker.over)
         took = [self.took[test] for test in worker.over]
         if worker.over:
@@ -393,7 +423,7 @@ def test_files(paths):
 
 def main(jobs, *words):
     """Run the tests below the paths, and return the exit code of all."""
-    paths = [word for word in words if not word.startswith("-") and Path(word.partition("::")[0]).exists()]
+    paths = [word for word in words if not word.startswith("-") and Path(_file(word)).exists()]
     words = [word for word in words if word not in paths]
     stop_after = durations = 0
     options = []
@@ -410,7 +440,7 @@ def main(jobs, *words):
     os.environ[seed.VARIABLE] = seed.of_the_day()  # one for all workers, past midnight too
     print(f"make test: seed of the day {seed.of_the_day()} (SEED={seed.of_the_day()} draws the same again)", flush=True)
     folder = tempfile.mkdtemp(prefix="et-")
-    words = [*dict.fromkeys(path.partition("::")[0] for path in paths), "-p", "no:cacheprovider", *options]
+    words = [*dict.fromkeys(_file(path) for path in paths), "-p", "no:cacheprovider", *options]
     tries = []
     try:
         first = _try(Run(int(jobs), words, stop_after, folder), test_files(paths), tries)
@@ -445,12 +475,12 @@ def _alone(words, tests, folder, tries):
     """Run some tests one after the other, each in a process of its own, and return those that fail."""
     failing = []
     for test in tests:
-        name = test if Path(test.partition("::")[0]).exists() else ""
+        name = test if Path(_file(test)).exists() else ""
         if not name:
             continue  # the end of a worker: what it left cannot run again by itself
         run = _try(Run(1, words, 0, folder), [name], [])
         failing += [test] if run.failed or not run.outcomes else []
-    failing += [test for test in tests if not Path(test.partition("::")[0]).exists()]
+    failing += [test for test in tests if not Path(_file(test)).exists()]
     tries.append(failing)
     return failing
 
