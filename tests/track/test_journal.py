@@ -1,15 +1,8 @@
-from __future__ import annotations
-
 import errno
 import json
 import math
-import mmap
 import os
-import random
-import signal
-import struct
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -326,41 +319,6 @@ def test_a_disk_that_takes_a_row_now_and_then_is_told_once_a_minute(journal, mon
     journal.write(41, {})
     assert "rows from step 40 on wait" in capsys.readouterr().out
     monkeypatch.undo()
-
-
-KILLED = """
-import mmap, struct, sys
-from ezpz.track.journal import Journal
-with open(sys.argv[2], "r+b") as file:
-    acknowledged = mmap.mmap(file.fileno(), 8)
-journal = Journal(sys.argv[1])
-step = 0
-while True:
-    journal.write(step, {"loss": 1 / (step + 1), "step2": step})
-    step += 1
-    acknowledged[:] = struct.pack("q", step)
-"""
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("seed", range(4))
-def test_a_killed_process_loses_no_row_that_was_acknowledged(seed, tmp_path):
-    path, counter = tmp_path / "metrics.jsonl", tmp_path / "acknowledged"
-    counter.write_bytes(bytes(8))
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, "-c", KILLED, path, counter], env=env) as child, counter.open("r+b") as file:
-        count = mmap.mmap(file.fileno(), 8)
-        while struct.unpack("q", count[:])[0] == 0:
-            assert child.poll() is None
-            time.sleep(0.001)
-        time.sleep(random.Random(seed).uniform(0.0, 0.15))
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        acknowledged = struct.unpack("q", count[:])[0]
-    rows = read_journal(path)
-    assert len(rows) - acknowledged in {0, 1}
-    assert [row["step"] for row in rows] == list(range(len(rows)))
-    assert all(row["m"] == {"loss": 1 / (row["step"] + 1), "step2": row["step"]} for row in rows)
 
 
 ODD_LINES = [

@@ -84,13 +84,16 @@ def test_every_acknowledged_row_outlives_a_kill_at_any_moment(tmp_path):
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
     folder, count = tmp_path / "run", tmp_path / "count"
     folder.mkdir()
+    promised = 0
     for _ in range(3):
         with started(WRITER, count, folder) as process:
             deadline = time.monotonic() + 60
             while acknowledged(count) < 20 and time.monotonic() < deadline:
                 time.sleep(0.005)
             process.kill()
+        promised += acknowledged(count)
     run = open_run(folder)
+    assert promised <= len(run.rows) <= promised + 3
     assert set(run.rows.attempts) == {1, 2, 3}
     assert [fact["attempt"] for fact in run.facts["earlier"]] == [1, 2]
     assert run.table.steps == sorted(run.table.steps)
@@ -185,22 +188,9 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (4000, resource.RLIM_INFINITY))   # a 
 for step in range(500):
     history.update({"loss": float(step)})
 print("trained to the end")
-if sys.argv[1] == "space":
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 if sys.argv[1] != "exit":
     history.finalize(plots=False)
 """
-
-
-@pytest.mark.slow
-def test_a_disk_that_fills_up_and_has_space_again_costs_no_row(run_python, tmp_path):
-    result = run_python(FULL, "space")
-    out = result.stdout.decode()
-    assert result.returncode == 0, result.stderr
-    assert "trained to the end" in out
-    assert out.count("Training continues; rows from step") == out.count("there is space again; ") == 1
-    assert [row["step"] for row in read_journal(tmp_path / "out")] == list(range(500))
-    assert "problems" not in open_run(tmp_path / "out").facts
 
 
 @pytest.mark.slow
@@ -217,24 +207,3 @@ def test_a_disk_that_stays_full_is_told_truly_at_the_end(run_python, tmp_path, h
     assert told in open_run(tmp_path / "out").facts["problems"]
     assert "every row" not in out.lower()
     assert "is complete" not in out
-
-
-@pytest.mark.slow
-def test_names_that_would_lead_out_of_the_folder_or_of_a_page_are_only_names(make_history, tmp_path):
-    keys = [
-        "../x",
-        "../../../etc/passwd",
-        "</script><script>alert(1)</script>",
-        ".hidden",
-        "a" * 300,
-        "ä/ö",
-        "$x$",
-        "CON",
-    ]
-    with make_history("r", tmp_path / "in" / "r") as history:
-        for step in range(3):
-            history.update({key: float(step) for key in keys})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
-    assert sorted(path.name for path in (tmp_path / "in").iterdir()) == ["r"]
-    assert len(list((history.outdir / "plots" / "tplot").iterdir())) == len(keys)
-    assert "<script>alert(1)" not in (history.outdir / "report.html").read_text()

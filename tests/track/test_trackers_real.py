@@ -1,7 +1,5 @@
 """The real wandb, TensorBoard and MLflow: what ezpz copied there reads back, and what they wrote reads here."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -121,7 +119,6 @@ def copied(tmp_path_factory):
 
 @pytest.mark.slow
 def test_wandb_keeps_no_argument_that_is_a_secret(tmp_path):
-    require("trackers", "" if PYTHON.exists() else "no .test/trackers (tests/lab/setup trackers)")
     secret = "Zq7Xw2Lp9Rt4Vb6Nm1Kc"
     code = """
 from pathlib import Path

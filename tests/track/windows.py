@@ -1,7 +1,5 @@
 """Read the records of windows over ranks back as arrays, all of them and exactly."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,17 +10,7 @@ _EXTREMES = {"argmin", "argmax"}
 
 
 class Window(NamedTuple):
-    """Statistics of some steps over all ranks.
-
-    Attributes:
-        world: World size.
-        every: 1 if ``ranks`` holds the values of every step, 0 if it holds one mean per rank.
-        steps: int64 array of shape (n,), ascending.
-        held: int64 array of shape (n,): the ranks whose rows of a step are in it.
-        keys: Key to arrays by name: ``mean``, ``min``, ``max``, ``std`` float64 of shape (n,); ``argmin``, ``argmax``
-            int64 of shape (n,), -1 where no rank recorded the key; ``ranks`` float64 of shape (world, n), or (world,
-            1). What was not recorded is NaN.
-    """
+    """Statistics of some steps over all ranks; what was not recorded is NaN, or -1 as the number of a rank."""
 
     world: int
     every: int
@@ -32,15 +20,7 @@ class Window(NamedTuple):
 
 
 def unpack(m: dict[str, Any]) -> Window:
-    """Return the window that a journal record of kind ``ranks`` holds.
-
-    Args:
-        m: The record's ``m``, as `ezpz.track.journal` reads it.
-
-    Raises:
-        KeyError: A part is missing.
-        ValueError: A part is no list of numbers, or lists differ in length.
-    """
+    """Return the window of a record of kind ``ranks``, of which `m` is what the journal gives."""
     keys = {
         key: {
             name: _array(part, np.int64 if name in _EXTREMES else np.float64, -1 if name in _EXTREMES else np.nan)
