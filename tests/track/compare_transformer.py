@@ -176,11 +176,7 @@ STORY = {  # one code path forgets to pass the dropouts on, whose default is 0.1
     "math": {"attention": "math"},
     "math-with-defaults": {"attention": "math", "attention_dropout": 0.1, "hidden_dropout": 0.1},
 }
-BASES = {
-    "mlp": Recipe(model="mlp", lr=1e-3),
-    "transformer": Recipe(),
-    "transformer-bf16": Recipe(dtype="bfloat16"),
-}
+BASES = {"mlp": Recipe(model="mlp", lr=1e-3), "transformer": Recipe(), "transformer-bf16": Recipe(dtype="bfloat16")}
 
 
 def main(folder, name):

@@ -1,7 +1,5 @@
 """Histories that end with their test, and an environment in which this process is alone."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -74,15 +74,12 @@ def test_values_that_come_later_join_the_row_of_their_step():
     np.testing.assert_array_equal(cut.weights, [5.0, NAN])
 
 
-def test_rows_of_a_window_that_has_passed_are_counted_and_left_out():
+def test_rows_that_are_late_and_negative_steps_have_windows_too():
     slicer = Slicer(0, 10)
     for step in (0, 10, 3, 12):
         slicer.add(step, {"a": step}, None)
     cut = slicer.cut()
     assert (cut.late, cut.steps.tolist()) == (1, [10, 12])
-
-
-def test_negative_steps_and_gaps_have_windows_too():
     slicer = Slicer(0, 10)
     assert slicer.add(-15, {"a": 1}, None) is None
     assert slicer.add(-10, {"a": 1}, None).steps.tolist() == [-15]
@@ -109,9 +106,15 @@ def steps_of(records):
     return [m["steps"] for m in records]
 
 
+def collected(world, *slices, window=10):
+    collector = Collector(world, window)
+    for each in slices:
+        collector.take(each)
+    return collector
+
+
 def test_a_window_is_recorded_when_every_rank_has_passed_it():
-    collector = Collector(2, 10)
-    collector.take(filled(0, 0, 10))
+    collector = collected(2, filled(0, 0, 10))
     assert steps_of(collector.records()) == []
     collector.take(filled(1, 0, 5))
     assert steps_of(collector.records()) == []
@@ -121,11 +124,7 @@ def test_a_window_is_recorded_when_every_rank_has_passed_it():
 
 
 def test_a_rank_that_has_ended_is_not_waited_for():
-    collector = Collector(3, 10)
-    collector.take(filled(0, 0, 10))
-    collector.take(filled(1, 0, 4))
-    collector.take(filled(1, 4, 4, end=ENDED))
-    collector.take(filled(2, 0, 10))
+    collector = collected(3, filled(0, 0, 10), filled(1, 0, 4), filled(1, 4, 4, end=ENDED), filled(2, 0, 10))
     assert steps_of(collector.records()) == [list(range(10))]
 
 
@@ -142,9 +141,7 @@ def later(monkeypatch):
 
 @pytest.mark.parametrize("greets", [False, True])
 def test_a_rank_that_has_sent_no_row_is_waited_for_a_minute(later, greets):
-    collector = Collector(3, 10)
-    collector.take(filled(0, 0, 10))
-    collector.take(filled(1, 0, 10))
+    collector = collected(3, filled(0, 0, 10), filled(1, 0, 10))
     if greets:
         collector.take(filled(2, 0, 0, upto=NO_STEP))
     assert steps_of(collector.records()) == []
@@ -153,9 +150,7 @@ def test_a_rank_that_has_sent_no_row_is_waited_for_a_minute(later, greets):
 
 
 def test_rank_0_is_heard_however_much_earlier_another_one_ends(later):
-    collector = Collector(2, 100)
-    collector.take(filled(1, 0, 5))
-    collector.take(filled(1, 5, 5, end=ENDED))
+    collector = collected(2, filled(1, 0, 5), filled(1, 5, 5, end=ENDED), window=100)
     later()
     assert steps_of(collector.records()) == []
     collector.take(filled(0, 0, 5))
@@ -165,10 +160,7 @@ def test_rank_0_is_heard_however_much_earlier_another_one_ends(later):
 
 
 def test_a_rank_in_the_middle_of_a_window_is_waited_for_as_long_as_it_takes(later):
-    collector = Collector(3, 10)
-    collector.take(filled(0, 0, 10))
-    collector.take(filled(1, 0, 10))
-    collector.take(filled(2, 0, 4))
+    collector = collected(3, filled(0, 0, 10), filled(1, 0, 10), filled(2, 0, 4))
     later()
     assert steps_of(collector.records()) == []
     collector.take(filled(2, 4, 10))
@@ -177,8 +169,7 @@ def test_a_rank_in_the_middle_of_a_window_is_waited_for_as_long_as_it_takes(late
 
 def test_too_many_values_end_the_waiting(monkeypatch):
     monkeypatch.setattr("ezpz.track.over_ranks.collector._MOST_VALUES", 25)
-    collector = Collector(2, 10)
-    collector.take(filled(1, 0, 1))
+    collector = collected(2, filled(1, 0, 1))
     for first in (0, 10):
         collector.take(filled(0, first, first + 10))
     assert steps_of(collector.records()) == []
@@ -189,22 +180,14 @@ def test_too_many_values_end_the_waiting(monkeypatch):
 
 
 def test_the_rest_is_recorded_in_order_but_not_of_rank_0_alone():
-    collector = Collector(2, 10)
-    collector.take(filled(0, 10, 15))
-    collector.take(filled(0, 0, 10))
+    collector = collected(2, filled(0, 10, 15), filled(0, 0, 10))
     assert steps_of(collector.records(rest=True)) == []
-    collector = Collector(2, 10)
-    collector.take(filled(0, 10, 15))
-    collector.take(filled(0, 0, 10))
-    collector.take(filled(1, 0, 3))
+    collector = collected(2, filled(0, 10, 15), filled(0, 0, 10), filled(1, 0, 3))
     assert steps_of(collector.records(rest=True)) == [list(range(10)), list(range(10, 15))]
 
 
 def test_who_is_behind_is_known():
-    collector = Collector(4, 10)
-    collector.take(filled(0, 0, 10, end=ENDED))
-    collector.take(filled(1, 0, 10))
-    collector.take(filled(2, 0, 8))
+    collector = collected(4, filled(0, 0, 10, end=ENDED), filled(1, 0, 10), filled(2, 0, 8))
     assert collector.behind(9) == [2, 3]
     collector.take(filled(2, 8, 10))
     assert collector.behind(9) == [3]

@@ -1,7 +1,5 @@
 """Imports inside `ezpz.track`: its rooms use the modules at its top, and not each other."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from pathlib import Path

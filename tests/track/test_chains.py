@@ -41,12 +41,7 @@ STANDS = [
     (["4"], "again", {}, "chain: job 3 of at most 8, next 4 queued; again"),
     ([], "done", {}, "chain: job 3 of at most 8; done"),
     ([], "stop: a bug", {}, "chain: job 3 of at most 8; stop: a bug"),
-    (
-        ["4"],
-        "stop: a bug",
-        {},
-        "chain: job 3 of at most 8, next 4 queued; stop: a bug",
-    ),  # it could not be cancelled
+    (["4"], "stop: a bug", {}, "chain: job 3 of at most 8, next 4 queued; stop: a bug"),  # it could not be cancelled
     ([], "", {"queued_at_once": True, "ids": list("12345")}, "chain: job 3 of at most 8, next 4 queued"),
     ([], "done", {"queued_at_once": True, "ids": list("12345")}, "chain: job 3 of at most 8; done"),
 ]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 
@@ -60,30 +58,17 @@ def alike(one, other):
     )
 
 
-def test_ints_stay_int64_to_the_last_digit():
-    ints = [2**24 + 1, 10**15 + 1, 10**15 + 2, 2**53 + 1, 2**63 - 1, -(2**63)]
-    data = columns(*({"n": value} for value in ints))["n"].data
-    assert data.dtype == np.int64
-    assert data.tolist() == ints
-
-
-def test_a_sparse_int_is_filled_with_zero_and_says_where_it_is():
+def test_a_sparse_int_is_filled_with_zero_and_a_sparse_metric_lies_at_its_own_steps():
     found = columns({"n": 5}, {}, {"n": 0}, {})
     assert found["n"].data.tolist() == [5, 0, 0, 0]
     assert found["n"].data.dtype == np.int64
     assert found["n_present"].data.tolist() == [1, 0, 1, 0]
     assert found["n_present"].data.dtype == np.int8
-
-
-def test_a_sparse_metric_lies_at_its_own_steps():
     found = columns({"a": 1.0, "eval/loss": 0.5}, {"a": 1.0}, {"a": 1.0}, {"a": 1.0, "eval/loss": 0.25})
     assert list(found) == ["a", "eval_loss"]
+    assert columns({"x": 2**53}, {"x": 0.5})["x"].data.tolist() == [2.0**53, 0.5]
     np.testing.assert_array_equal(found["eval_loss"].data, [0.5, np.nan, np.nan, 0.25])
     assert found["eval_loss"].attrs == {"key": "eval/loss"}
-
-
-def test_a_late_key_misses_its_first_rows():
-    np.testing.assert_array_equal(columns({"a": 1}, {"a": 1, "b": 2.0})["b"].data, [np.nan, 2.0])
 
 
 def test_a_recorded_nan_can_be_told_from_a_missing_value():
@@ -94,15 +79,12 @@ def test_a_recorded_nan_can_be_told_from_a_missing_value():
     assert "x_present" not in columns({"x": math.nan}, {"x": 1.0})
 
 
-def test_bools_are_int8_with_an_attribute_and_strings_are_text():
+def test_bools_strings_and_lists_of_one_length_have_types_of_their_own():
     found = columns({"ok": True, "split": "train"}, {}, {"ok": False, "split": ""})
     assert found["ok"].data.dtype == np.int8
     assert found["ok"].attrs == {"key": "ok", "dtype": "bool"}
     assert found["split"].data.tolist() == ["train", "", ""]
     assert found["split_present"].data.tolist() == [1, 0, 1]
-
-
-def test_lists_of_one_length_are_two_dimensional():
     found = columns({"h": [1, 2**60]}, {"h": [3, 4]})
     assert found["h"].data.dtype == np.int64
     assert found["h"].data.tolist() == [[1, 2**60], [3, 4]]
@@ -129,10 +111,6 @@ def test_what_no_array_holds_exactly_becomes_json_text_with_one_warning(subtests
             warnings = [line for line in capsys.readouterr().out.splitlines() if "[W]" in line]
             assert len(warnings) == 1
             assert "metric 'x'" in warnings[0]
-
-
-def test_ints_beside_floats_become_floats_when_that_is_exact():
-    assert columns({"x": 2**53}, {"x": 0.5})["x"].data.tolist() == [2.0**53, 0.5]
 
 
 COLLISIONS = [

@@ -187,11 +187,8 @@ def test_throughput_is_a_ratio_with_a_range_that_holds_it(make_run):
     assert found.throughput.source.startswith("steps per second")
 
 
-def test_windows_are_a_quarter_of_short_runs():
+def test_windows_are_a_quarter_of_short_runs_and_half_precision_gets_more_room():
     assert [window_of(points) for points in (1, 3, 10, 40, 100, 1000)] == [1, 3, 5, 10, 25, 50]
-
-
-def test_half_precision_gets_more_room():
     both = Pair("loss", np.arange(STEPS), CURVE, CURVE)
     assert default_tolerance(both, half=True).mean == 2 * default_tolerance(both).mean
 

@@ -118,14 +118,11 @@ def test_what_only_counts_or_says_how_it_is_computed_is_not_material():
     assert (groups["variables.OMP_NUM_THREADS"], groups["system"]) == ("environment variables", "environment")
 
 
-def test_what_is_trained_otherwise_is_material():
+def test_what_is_trained_otherwise_is_material_and_other_steps_of_a_schedule_are_not():
     keys = {"model.parameters", "model.class", "model.dtypes.bfloat16", "optimizer.groups.1.weight_decay"}
     keys |= {"schedule.T_max"}
     found = differences(facts(dict.fromkeys(keys, 1)), facts(dict.fromkeys(keys, 2)))
     assert {item.key for item in found if item.material} == keys
-
-
-def test_schedules_that_were_asked_at_other_steps_are_not_material():
     found = differences(facts({"schedule.lr": {"0": 1.0, "50": 0.5}}), facts({"schedule.lr": {"0": 1.0, "60": 0.4}}))
     assert not any(item.material for item in found)
     found = differences(facts({"schedule.lr": {"0": 1.0, "50": 0.5}}), facts({"schedule.lr": {"0": 1.0, "50": 0.4}}))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -75,13 +73,10 @@ def test_the_file_is_closed_and_can_be_replaced_while_its_dataset_is_in_use(path
     assert dataset["iter"].values.tolist() == [2**24 + 1 + i for i in range(4)]
 
 
-def test_a_second_export_is_the_same_file(path):
+def test_a_second_export_is_the_same_file_and_the_only_one(path, tmp_path):
     before = path.read_bytes()
     write_dataset(path, table(), ATTRS)
     assert path.read_bytes() == before
-
-
-def test_nothing_but_the_file_is_left_in_the_folder(path, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 

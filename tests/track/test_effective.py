@@ -192,14 +192,23 @@ def test_an_optimizer_by_its_groups():
     assert describe(optimizer=many)["optimizer.more_groups"] == 4
 
 
-def test_a_wrapped_optimizer_is_told_by_what_it_holds():
+def test_wrappers_of_optimizers_and_schedulers_are_looked_through():
     class Accelerated:
-        def __init__(self, optimizer):
-            self.optimizer = optimizer
+        def __init__(self, optimizer, scheduler=None):
+            self.optimizer, self.scheduler = optimizer, scheduler
+
+        def get_lr(self):
+            return self.scheduler.get_lr()
 
     told = describe(optimizer=Accelerated(linear()[1]))
     assert (told["optimizer.class"], told["optimizer.wrappers"]) == ("SGD", ["Accelerated"])
     assert told["optimizer.groups.0.lr"] == 1.0
+    told = describe(scheduler=Accelerated(None, schedulers.StepLR(linear()[1], 3)))
+    assert (told["schedule.class"], told["schedule.wrappers"], told["schedule.step_size"]) == (
+        "StepLR",
+        ["Accelerated"],
+        3,
+    )
 
 
 def sequential(optimizer):
@@ -239,10 +248,7 @@ SCHEDULERS = [
     (lambda o: schedulers.OneCycleLR(o, 2.0, total_steps=30), (3, 15, 29)),
     (lambda o: schedulers.CyclicLR(o, 0.1, 1.0, step_size_up=30), ()),
     (sequential, (20, 520, 2520, 5020)),
-    (
-        lambda o: schedulers.ChainedScheduler([schedulers.ConstantLR(o, 0.5, 5), schedulers.ExponentialLR(o, 0.99)]),
-        (),
-    ),
+    (lambda o: schedulers.ChainedScheduler([schedulers.ConstantLR(o, 0.5, 5), schedulers.ExponentialLR(o, 0.99)]), ()),
 ]
 
 
@@ -269,7 +275,7 @@ def test_the_rates_told_ahead_are_those_that_come_and_nothing_is_touched(subtest
                     scheduler.step()
 
 
-def test_a_schedule_in_the_middle_is_told_from_there_on():
+def test_a_schedule_is_told_from_where_it_is_and_for_each_group():
     _, optimizer = linear()
     scheduler = schedulers.LinearLR(optimizer, 0.1, total_iters=100)
     for _ in range(50):
@@ -278,9 +284,6 @@ def test_a_schedule_in_the_middle_is_told_from_there_on():
     told = describe(scheduler=scheduler)
     assert (told["schedule.class"], told["schedule.step"], told["schedule.total_iters"]) == ("LinearLR", 50, 100)
     assert {step: round(rate, 6) for step, rate in told["schedule.lr"].items()} == {"50": 0.55, "100": 1.0, "1000": 1.0}
-
-
-def test_groups_with_rates_of_their_own_and_rates_that_live_in_tensors():
     weights = [nn.Parameter(torch.zeros(1)) for _ in range(3)]
     groups = [
         {"params": [weights[0]], "lr": torch.tensor(1.0)},
@@ -319,22 +322,6 @@ def test_schedules_that_cannot_be_told_ahead_say_why():
     assert describe(scheduler=object())["schedule.class"] == "object"
 
 
-def test_a_schedulers_wrapper_is_looked_through():
-    class Accelerated:
-        def __init__(self, scheduler):
-            self.scheduler = scheduler
-
-        def get_lr(self):
-            return self.scheduler.get_lr()
-
-    told = describe(scheduler=Accelerated(schedulers.StepLR(linear()[1], 3)))
-    assert (told["schedule.class"], told["schedule.wrappers"], told["schedule.step_size"]) == (
-        "StepLR",
-        ["Accelerated"],
-        3,
-    )
-
-
 def test_json_can_hold_it_without_secrets_and_long_texts():
     model = Model(config())
     model.attention_token = "hf_secret"
@@ -345,7 +332,7 @@ def test_json_can_hold_it_without_secrets_and_long_texts():
     assert max(len(value) for value in told.values() if isinstance(value, str)) == 200
 
 
-def test_an_object_that_raises_when_looked_at_costs_one_entry():
+def test_an_object_that_raises_costs_one_entry_and_foreign_ones_none():
     class Hostile(nn.Module):
         def named_parameters(self, *_, **__):
             raise RuntimeError("not now")
@@ -353,9 +340,6 @@ def test_an_object_that_raises_when_looked_at_costs_one_entry():
     told = describe(Hostile(), linear()[1])
     assert any("not now" in problem for problem in told["problems"])
     assert told["optimizer.class"] == "SGD"
-
-
-def test_nothing_and_a_model_of_another_library():
     assert describe() == {}
     told = describe(argparse.Namespace(dropout=0.1))
     assert (told["model.class"], told["dropout.dropout"]) == ("Namespace", 0.1)

@@ -1,7 +1,5 @@
 """The end of a run holds every host: data first, then what is cheap, pictures last and few."""
 
-from __future__ import annotations
-
 import json
 import signal
 

@@ -42,13 +42,10 @@ def test_what_can_change_numbers_is_kept_and_nothing_else():
     assert "hunter2" not in str(found)
 
 
-def test_the_open_kernel_module_of_nvidia_is_read_too():
+def test_the_open_kernel_module_of_nvidia_is_read_and_a_machine_that_tells_nothing_is_empty(monkeypatch):
     text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  565.57.01  Release Build\n"
     found = collect_environment({}, lambda path: text if "nvidia" in path else "")
     assert found["driver"] == {"nvidia": "565.57.01"}
-
-
-def test_a_machine_that_tells_nothing_is_empty(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
     assert collect_environment({}, lambda _: "") == {}

@@ -1,7 +1,5 @@
 """Runs that the real wandb, TensorBoard and torch wrote once (`recorded`), read back whole, cut off and damaged."""
 
-from __future__ import annotations
-
 import math
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Plain logs with ``key=value`` lines, read back as a run."""
 
-from __future__ import annotations
-
 import math
 from datetime import datetime
 
@@ -13,10 +11,7 @@ from ezpz.track.foreign.plain_log import parse_line
 
 LINES = [
     ("iter=3 loss=0.123456 dt=0.001", (3, {"loss": 0.123456, "dt": 0.001})),
-    (
-        "[2024-07-17 07:35:30.304306][INFO][__init__:156] - step=10 loss=3.154310 n=7",
-        (10, {"loss": 3.15431, "n": 7}),
-    ),
+    ("[2024-07-17 07:35:30.304306][INFO][__init__:156] - step=10 loss=3.154310 n=7", (10, {"loss": 3.15431, "n": 7})),
     ("[2026-11-20 16:20:01.123][I][train:45] iter=3 train/loss=0.12(±0.02)", (3, {"train/loss": 0.12})),
     ("\x1b[32m[I]\x1b[0m \x1b[1mstep=3\x1b[0m \x1b[36mloss\x1b[0m=\x1b[35m1e-3\x1b[0m", (3, {"loss": 1e-3})),
     ("2024-07-17T07:35:30 INFO train.py:885 step: 100, loss: 2.31, lr: 3e-4", (100, {"loss": 2.31, "lr": 3e-4})),
@@ -66,13 +61,10 @@ def test_a_log_is_a_run_named_after_it_with_times_where_lines_tell_them(log):
     assert math.isnan(run.rows.cells["loss"].values[2])
 
 
-def test_a_step_that_comes_again_is_a_further_attempt(log):
+def test_a_step_that_comes_again_is_a_further_attempt_unless_other_metrics_are_told_of_it(log):
     run = log(*[f"step={step} loss=0.{step}" for step in (1, 2, 3, 2, 3, 4)])
     assert run.rows.attempts == [1, 1, 1, 2, 2, 2]
     assert run.table.steps == [1, 2, 3, 4]
-
-
-def test_other_metrics_of_an_earlier_step_are_none(log):
     run = log("step=10 loss=0.5", "step=20 loss=0.4", "step=10 eval_loss=0.6", "step=20 eval_loss=0.5")
     assert set(run.rows.attempts) == {1}
 

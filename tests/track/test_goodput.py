@@ -78,12 +78,9 @@ def test_a_planted_time_is_in_its_row(subtests):
             assert shown(span) == expected
 
 
-def test_what_rows_know_of_a_pause_counts_where_its_section_was_not_recorded():
+def test_a_save_counts_as_one_also_without_its_section_and_behind_the_last_row():
     span = attempt(save=[(4, 3.0)])
     assert shown(span._replace(sections=[]))["save"] == 3.0
-
-
-def test_a_save_behind_the_last_row_is_no_tail():
     span = attempt(tail=9.0)
     assert shown(span._replace(sections=[(10, {"checkpoint": 4.0})])) == {**PLAIN, "save": 4.0, "tail": 5.0}
 
@@ -119,17 +116,11 @@ def test_time_between_attempts_was_granted_only_within_a_job_or_a_launch(subtest
             assert sum(made.rows.values()) == pytest.approx(made.granted)
 
 
-def test_an_attempt_that_came_to_no_step_is_dead_time():
+def test_an_attempt_without_steps_or_without_times_of_its_own_is_accounted_for():
     span = attempt(count=10)._replace(times=[], steps=[], took=[], waited=[], evaluated=[], saved=[], failed=True)
     assert shown(span) == {"imports": 2.0, "dead time": 16.0}
-
-
-def test_rows_without_times_of_their_own_are_a_step_from_row_to_row_but_for_the_sections():
     span = attempt(save=[(4, 3.0)])._replace(by_loop=False, took=(), ready=BEGIN + 5.5)
     assert shown(span) == {"start": 3.5, "imports": 2.0, "first step": 1.5, "steps": 9.0, "save": 3.0, "tail": 2.0}
-
-
-def test_every_row_is_there_in_its_order():
     names = list(account([attempt(sections=[(3, {"upload": 0.5})])]).rows)
     assert [name for name in names if name in ROWS] == list(ROWS)
     assert "section upload" in names

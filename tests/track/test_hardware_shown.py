@@ -1,7 +1,5 @@
 """What readers make of the rows that `launch` keeps of the hardware: charts, a table, efficiency, present values."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 
@@ -69,16 +67,13 @@ def test_values_that_are_all_alike_or_all_missing_have_a_strip():
     assert lines[-1].rstrip() == "nothing finite was recorded"
 
 
-def test_a_slow_rank_is_seen_and_named():
+def test_a_slow_rank_is_seen_and_named_by_what_was_measured():
     ranks = [[0.1] * 10 for _ in range(4)]
     ranks[2] = [0.1] * 5 + [0.2] * 5
     lines = draw_ranks([window(list(range(10)), ranks)], "dt", Drawing(40))
     assert lines[3].startswith("2┤")
     assert set(lines[3][2:-1]) == {" ", "█"}
     assert [line.rstrip() for line in lines[-2:]] == ["slowest: rank 2, mean 0.15, 1.5 times", "the median of 4 ranks"]
-
-
-def test_of_throughput_the_lowest_rank_is_the_slowest_and_of_a_loss_none_is():
     windows = [
         window([0, 1], [[9.0, 9.0], [5.0, 5.0]], key="sps"),
         window([0, 1], [[1.0, 1.0], [2.0, 2.0]], key="loss"),
@@ -137,15 +132,12 @@ def histograms(*held):
     return gather({"v": 1, "t": 0.0, "step": step, "m": {"h": one, "loss": 1.0}} for step, one in held)
 
 
-def test_histograms_over_steps_are_a_strip_of_shares():
+def test_histograms_over_steps_are_a_strip_of_shares_on_one_scale():
     table = histograms((0, Histogram([8, 0], [0.0, 1.0, 2.0])), (5, Histogram([0, 8], [0.0, 1.0, 2.0])))
     assert histogram_keys(table) == ["h"]
     lines = draw_histograms(table, "h", Drawing(12))
     assert [line.rstrip() for line in lines[1:3]] == ["1┤    █████│", "0┤████     │"]
     assert lines[-1].rstrip().endswith("1")
-
-
-def test_histograms_with_other_edges_are_brought_onto_one_scale():
     table = histograms((0, Histogram([4], [0.0, 1.0])), (1, Histogram([1, 1, 1, 1], [0.0, 1.0, 2.0, 3.0, 4.0])))
     lines = draw_histograms(table, "h", Drawing(60))
     rows = [line for line in lines if "┤" in line]
@@ -154,16 +146,13 @@ def test_histograms_with_other_edges_are_brought_onto_one_scale():
     assert not any("█" in row for row in rows[:-1])
 
 
-def test_one_histogram_alone_is_bars():
+def test_one_histogram_is_bars_and_an_empty_one_nothing():
     lines = draw_histograms(histograms((7, Histogram([1, 3], [0.0, 1.0, 2.0]))), "h", Drawing(30))
     assert lines[0].strip() == "h at step 7: share of values"
     assert [line.rstrip() for line in lines[1:]] == ["1┤" + "█" * 24 + " 75%", "0┤" + "█" * 8 + " 25%"]
     assert "".join(
         draw_histograms(histograms((7, Histogram([1], [0.0, 1.0]))), "h", Drawing(30, ascii_only=True))
     ).isascii()
-
-
-def test_an_empty_histogram_is_drawn_as_nothing():
     empty = Histogram([0, 0], [0.0, 1.0, 2.0])
     assert "?" in draw_histograms(histograms((0, empty), (1, Histogram([1, 1], [0.0, 1.0, 2.0]))), "h", Drawing(30))[1]
     assert "█" not in "".join(draw_histograms(histograms((0, empty)), "h", Drawing(30)))

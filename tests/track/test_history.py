@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -102,10 +100,12 @@ print(history.finalize(plots=False)["loss"].values.tolist())
     assert files(tmp_path / "out") == ["metrics.jsonl", "run.json", "train.h5"]
 
 
-def test_steps_count_on_from_the_last_one(history):
+def test_steps_count_on_from_the_last_one_also_without_a_line(history):
     for step in (None, None, 10, None, np.int64(20), None, -5):
         history.update({"a": 1}, step=step)
     assert [row["step"] for row in read_journal(history.outdir)] == [0, 1, 10, 11, 20, 21, -5]
+    assert history.update({"a": 1.5}, summarize=False) == ""
+    assert read_journal(history.outdir)[-1]["m"] == {"a": 1.5}
 
 
 def test_a_metric_called_step_is_the_step(history):
@@ -148,11 +148,6 @@ def test_torch_tensors_are_read_without_importing_torch_here(history):
     assert row["m"] == {"loss": 0.5, "half": 0.10009765625, "n": 2**60, "ok": True, "hist": [1, 2]}
     with pytest.raises(TrackError, match=r"torch.Tensor of shape \(2, 2\)"):
         history.update({"x": torch.zeros(2, 2)})
-
-
-def test_summarize_false_returns_nothing_and_records_all_the_same(history):
-    assert history.update({"a": 1.5}, summarize=False) == ""
-    assert read_journal(history.outdir)[0]["m"] == {"a": 1.5}
 
 
 def test_other_ranks_return_lines_and_write_nothing(monkeypatch, tmp_path):

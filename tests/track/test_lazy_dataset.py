@@ -1,7 +1,5 @@
 """What `History.finalize` returns: an xarray.Dataset to all who use it, and cheap for all who do not."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -20,15 +18,12 @@ def points(live):
     return {item.name: list(zip(item.steps.tolist(), item.values.tolist(), strict=True)) for item in live.series()}
 
 
-def test_rows_become_series_and_only_numbers_count():
+def test_rows_become_series_of_numbers_and_late_values_stand_at_their_step():
     live = Live()
     live.add([row(0, {"loss": 1.0, "note": "x", "epoch": 0, "h": [1]}), row(1, {"loss": 2, "ok": True, "n": 10**400})])
     assert points(live) == {"loss": [(0, 1), (1, 2)], "ok": [(1, 1)], "n": [(1, float("inf"))]}
     assert (live.rows, live.step, live.time) == (2, 1, 1.0)
     assert live.latest == {"loss": 2.0, "ok": 1.0, "n": float("inf")}
-
-
-def test_values_that_come_late_stand_at_their_step_and_are_no_row():
     live = Live()
     live.add(
         [row(0, {"a": 1.0}), row(1, {"a": 2.0}), row(0, {"b": 5.0, "a": 3.0}, kind="late"), row(9, {}, kind="ranks")]

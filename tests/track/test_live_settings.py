@@ -56,16 +56,13 @@ def test_groups_are_told_apart_and_a_loaded_state_is_seen():
     assert live.changed() == {"groups.1.lr": 0.3}
 
 
-def test_wrapped_models_have_the_names_of_plain_ones():
+def test_wrapped_models_are_as_plain_ones_and_tensors_are_not_read():
     class DataParallel(nn.Module):
         def __init__(self, module):
             super().__init__()
             self.module = module
 
     assert LiveSettings(None, DataParallel(model())).changed() == {"dropout.*.*": 0.1}
-
-
-def test_tensors_are_not_read():
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     optimizer.param_groups[0]["lr"] = torch.zeros((), device="meta")  # to read it is an error
     live = LiveSettings(optimizer)

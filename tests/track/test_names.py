@@ -1,7 +1,5 @@
 """What a metric measures, by its name: one table for the report, the terminal, compare and runs."""
 
-from __future__ import annotations
-
 from ezpz.track.names import (
     group_names,
     is_counter,
@@ -70,18 +68,14 @@ GROUPS = {
 METRICS = {name: told for told, names in GROUPS.items() for name in names.split(", ")}
 
 
-def test_a_metric_is_what_its_name_says():
+def test_a_metric_is_what_its_name_says_and_has_one_place():
     found = {name: " ".join(sorted(kind for kind, fits in TESTS.items() if fits(name))) for name in METRICS}
     assert {name: kinds + f"|{unit(name)}" * bool(unit(name)) for name, kinds in found.items()} == METRICS
-
-
-def test_no_metric_has_two_places():
-    """A name is a loss, a term of one, a throughput, a time, memory or of the optimizer, and no two of these."""
     exclusive = ("loss", "term", "throughput", "time", "memory", "optimizer", "counter")
     assert all(sum(kind in kinds.partition("|")[0].split() for kind in exclusive) <= 1 for kinds in METRICS.values())
 
 
-def test_metrics_are_grouped_as_the_report_shows_them():
+def test_metrics_are_grouped_and_ordered_as_people_look_at_them():
     expected = {
         "loss": "loss train/loss val_loss eval/mean_loss loss/train",
         "throughput": "sps tps tps_per_gpu tokens_per_sec train/samples_per_second mfu tflops",
@@ -96,14 +90,11 @@ def test_metrics_are_grouped_as_the_report_shows_them():
         *("data", "data", "forward", "optimizer", "comm"),
         None,
     ]
-
-
-def test_people_look_at_losses_first_then_throughput_then_times():
     names = ["lr", "dt", "sps", "aux_loss", "loss"]
     assert sorted(names, key=order_of) == ["loss", "aux_loss", "sps", "dt", "lr"]
 
 
-def test_a_run_has_one_loss():
+def test_a_run_has_one_loss_and_one_throughput():
     chosen = {
         ("val/loss", "train/loss"): "train/loss",
         ("train/loss", "loss"): "loss",
@@ -115,9 +106,6 @@ def test_a_run_has_one_loss():
         (): None,
     }
     assert {names: main_loss(names) for names in chosen} == chosen
-
-
-def test_a_run_has_one_throughput():
     chosen = {
         ("dt", "sps", "tps"): ("tps", False),
         ("lr", "train/dt"): ("train/dt", True),

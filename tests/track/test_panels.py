@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -11,13 +9,10 @@ from ezpz.track.terminal.textplot import draw
 from ezpz.track.terminal.width import columns
 
 
-def test_plots_stand_side_by_side_where_there_is_room():
+def test_plots_stand_side_by_side_where_there_is_room_and_fit_the_terminal():
     expected = {(20, 5): (1, 20), (119, 5): (1, 119), (120, 5): (2, 59), (180, 5): (3, 58), (200, 2): (2, 99)}
     expected |= {(200, 1): (1, 200)}
     assert {(width, number): lay_out(Screen(width), number) for width, number in expected} == expected
-
-
-def test_a_plot_is_a_third_as_high_as_wide_and_fits_the_terminal():
     assert [height_for(Screen(width), width) for width in (20, 60, 80, 200)] == [10, 20, 25, 25]
     assert height_for(Screen(80, 24), 80) == 22
     assert height_for(Screen(80, 5), 80) == 8

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -15,14 +13,8 @@ def test_a_word_means_a_name_or_a_last_part_or_a_pattern():
     meant = {"dt": ["dt"], "dt*": ["dt", "dtf"], "loss": losses, "*loss": losses, "train/*": losses[:1]}
     meant |= {"los": [], "Loss": []}
     assert {word: matching(word, NAMES) for word in meant} == meant
-
-
-def test_an_exact_name_means_nothing_else():
     assert matching("loss", ["train/loss", "loss"]) == ["loss"]
     assert matching("a[0]", ["a[0]", "a0"]) == ["a[0]"]
-
-
-def test_words_are_answered_in_their_order_and_no_metric_twice():
     assert choose(["dt", "loss", "train/loss"], NAMES, "x") == ["dt", "train/loss", "val/loss"]
     assert choose([], NAMES, "x") == NAMES
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import fcntl
 import io
 import os
@@ -63,11 +61,8 @@ def test_the_users_width_stands_above_columns_above_the_terminal_above_100(termi
         assert look(stream).width == 132
 
 
-def test_a_terminal_without_a_size_counts_as_a_pipe(terminal):
+def test_colour_needs_a_terminal_that_has_a_size(terminal, stdout_file, monkeypatch):
     assert look(terminal(0, 0))[:2] == (100, 0)
-
-
-def test_colour_needs_a_terminal_and_no_no_color(terminal, stdout_file, monkeypatch):
     assert look(terminal(24, 80)).color
     assert not look(stdout_file).color
     monkeypatch.setenv("NO_COLOR", "1")
@@ -87,13 +82,10 @@ def test_lc_all_c_means_ascii_although_python_would_write_utf8(stdout_file, monk
     assert not look(stdout_file).ascii_only
 
 
-def test_what_cannot_be_encoded_is_replaced(tmp_path):
+def test_what_cannot_be_encoded_is_replaced_and_a_closed_stream_is_no_reader(tmp_path):
     with (tmp_path / "x").open("w", encoding="ascii") as file:
         assert say(file, "é")
     assert (tmp_path / "x").read_bytes() == b"?\n"
-
-
-def test_a_closed_stream_is_no_reader():
     stream = io.StringIO()
     stream.close()
     assert not say(stream, "x")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from test_series import series
 
@@ -98,13 +96,10 @@ def test_without_an_accuracy_the_end_shows_a_validation_loss_or_what_matters_nex
     assert [item.name for item in seen_first(single)] == ["loss"]
 
 
-def test_a_throughput_per_second_matters_and_one_per_device_does_not():
+def test_a_throughput_per_second_matters_and_of_one_row_six_are_drawn():
     names = ["loss", "tokens_per_gpu_per_sec", "tokens_per_sec", "tflops_per_device", "time_per_step", "a", "b", "c"]
     items = [series([1.0, 2.0])._replace(name=name) for name in names]
     assert [item.name for item in that_matter(items)] == ["loss", "tokens_per_sec", "time_per_step", "a", "b", "c"]
-
-
-def test_of_a_run_of_one_row_six_are_drawn_too():
     items = [series([1.0])._replace(name=f"m{number}") for number in range(9)]
     assert [item.name for item in that_matter(items)] == ["m0", "m1", "m2", "m3", "m4", "m5"]
 

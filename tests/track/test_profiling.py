@@ -84,18 +84,16 @@ def test_only_the_steps_of_the_window_are_sampled(tmp_path):
         for step in range(4):
             (wanted if step in {1, 2} else unwanted)()
             prof.step()
+            assert len(prof.files) == len(list(tmp_path.iterdir())) == (2 if step >= 2 else 0)
     text = prof.files[1].read_text(encoding="utf-8")
     assert "wanted" in text
     assert "unwanted" not in text
 
 
-def test_files_lie_in_the_run_folder_which_may_be_made_inside_the_block(tmp_path, run_folder):
+def test_files_lie_in_the_run_folder_or_below_the_current_one(tmp_path, run_folder, monkeypatch):
     with profile("py") as prof:
         pass
     assert {path.parent for path in prof.files} == {run_folder / "profile"}
-
-
-def test_without_a_history_they_lie_below_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(history_module, "current_folder", lambda: None, raising=False)
     with profile("py") as prof:
         pass
@@ -105,25 +103,13 @@ def test_without_a_history_they_lie_below_the_current_folder(tmp_path, monkeypat
 def test_profiles_of_one_second_and_of_several_ranks_do_not_overwrite_each_other(tmp_path, monkeypatch):
     monkeypatch.setattr(profiling, "strftime", lambda _: "2026-11-20-162001")
     names = []
-    for rank in (0, 0, 3):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "4")
-        monkeypatch.setenv("LOCAL_RANK", str(rank))
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-        with profile("py:ranks=all", outdir=tmp_path) as prof:
-            pass
-        names.append(prof.files[1].name.removeprefix("pyinstrument-profile-2026-11-20-162001"))
-    assert names == [".txt", "-2.txt", "-rank3.txt"]
-
-
-def test_a_rank_that_is_not_asked_writes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with profile("py", outdir=tmp_path) as prof:
-        prof.step()
-    assert prof.files == list(tmp_path.iterdir()) == []
+    for rank, spec in ((0, "py:ranks=all"), (0, "py:ranks=all"), (3, "py:ranks=all"), (3, "py")):
+        for name, value in {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 4}.items():
+            monkeypatch.setenv(name, str(value))
+        with profile(spec, outdir=tmp_path) as prof:
+            prof.step()
+        names += [path.name.removeprefix("pyinstrument-profile-2026-11-20-162001") for path in prof.files[1:]]
+    assert names == [".txt", "-2.txt", "-rank3.txt"]  # and nothing of a rank that was not asked
 
 
 def test_without_a_wish_nothing_is_imported_or_written_and_a_step_costs_nothing(run_python, tmp_path):
@@ -183,13 +169,6 @@ def test_a_window_that_the_end_cuts_is_written(tmp_path, said):
             prof.step()
     assert len(prof.files) == 2
     assert "py profile of steps 2 to 4" in said()[0]
-
-
-def test_a_window_is_on_the_disk_as_soon_as_it_ends(tmp_path):
-    with profile("py:steps=0", outdir=tmp_path) as prof:
-        prof.step()
-        assert len(list(tmp_path.iterdir())) == 2
-        assert len(prof.files) == 2
 
 
 def test_a_folder_that_cannot_be_written_costs_one_line_and_no_training(tmp_path, said):

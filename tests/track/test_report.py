@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -166,6 +164,9 @@ def check(page):
 
 def test_the_page_shows_first_what_people_ask_first(run):
     page = check(Page(build_page(run)))
+    assert write_report(run) == run.folder / "report.html"
+    assert Page((run.folder / "report.html").read_text()).data == page.data
+    assert not list(run.folder.glob(".*.tmp"))
     assert page.charts == [
         "chart-loss",
         "chart-tokens-per-sec-tok-s",
@@ -214,14 +215,6 @@ def test_a_rank_is_called_slow_only_where_chance_does_not_explain_it(subtests, t
             text = check(Page(build_page(write_run(tmp_path / told[:40], rows, {}, windows=windows)))).text
             assert told in text
             assert ("slowest" in text) == ("slowest" in told)
-
-
-def test_the_report_is_written_where_it_is_asked_for(run, tmp_path):
-    assert write_report(run) == run.folder / "report.html"
-    target = tmp_path / "elsewhere.html"
-    assert write_report(run, target) == target
-    assert target.read_text().startswith("<!doctype html>")
-    assert not list(run.folder.glob(".*.tmp"))
 
 
 def test_points_reach_the_page_as_they_were_recorded(run):
@@ -302,13 +295,10 @@ def test_200_metrics_with_long_names_make_a_page_that_still_opens(tmp_path):
     assert len(page.source) < 2_500_000
 
 
-def test_a_journal_alone_or_odd_facts_make_a_page(tmp_path):
+def test_a_journal_alone_odd_facts_or_facts_alone_make_a_page(tmp_path):
     for number_of, facts in enumerate((None, {}, {"ranks": 3, "config": "x", "timeline": [1], "started": "long ago"})):
         rows = [(0, {"loss": 1.0}), (1, {"loss": 0.5})]
         check(Page(build_page(write_run(tmp_path / str(number_of), rows, facts))))
-
-
-def test_facts_without_a_journal_make_a_page(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"name": "empty", "config": {"lr": 3}}))
     page = check(Page(build_page(open_run(tmp_path))))
     assert "No number was recorded." in page.text
@@ -346,7 +336,7 @@ def test_restarts_are_marked_and_what_they_overtook_is_not_drawn(tmp_path):
     assert page.data[1]["lines"][0]["y"] == [1, 1]
 
 
-def test_nan_and_infinities_are_events_with_their_first_step(tmp_path):
+def test_what_happened_in_a_run_is_told_as_events(tmp_path):
     rows = [(step, {"loss": 1.0, "x": 2.0}) for step in range(50)]
     for step in (12, 30):
         rows[step] = (step, {"loss": float("nan"), "x": float("-inf")})
@@ -355,12 +345,9 @@ def test_nan_and_infinities_are_events_with_their_first_step(tmp_path):
     assert "x is infinite for the first time" in text
     assert "step 12" in text
     assert "3 rows could not be written" in text
-
-
-def test_checkpoints_and_evaluations_are_events(tmp_path):
     rows = [(step, {"loss": 1.0} | ({"dt_save": 0.25} if step % 10 == 9 else {})) for step in range(30)]
     rows[29][1]["dt_eval"] = 1.5
-    text = Page(build_page(write_run(tmp_path / "run", rows, {}))).text
+    text = Page(build_page(write_run(tmp_path / "saves", rows, {}))).text
     assert "a checkpoint was saved for the first time, 3 times in all, last at step 29, 750 ms together" in text
     assert "the model was evaluated for the first time, 1.5 s together" in text
 
@@ -395,17 +382,14 @@ def test_ranks_of_large_worlds_share_rows_and_gaps_stay_gaps(tmp_path):
     assert [line["y"] for line in page.data[0]["lines"]] == [[1, 0, 1], [None, None, None]]
 
 
-def test_the_shares_of_a_step_sum_up_and_the_rest_is_told(run):
+def test_the_shares_of_a_step_sum_up_and_the_rest_is_told(run, tmp_path):
     shares = Page(build_page(run)).data[3]
     names = [line["name"] for line in shares["lines"]]
     assert names == ["data", "forward", "backward", "other"]
     columns = list(zip(*(line["y"] for line in shares["lines"]), strict=True))
     assert columns[0] == pytest.approx((10, 30, 50, 10))
     assert all(sum(column) == pytest.approx(100) for column in columns)
-
-
-def test_parts_that_overlap_are_shares_of_their_sum(tmp_path):
-    run = write_run(tmp_path / "run", [(step, {"dt": 1.0, "dtf": 1.5, "dtb": 1.5}) for step in range(3)], {})
+    run = write_run(tmp_path / "overlap", [(step, {"dt": 1.0, "dtf": 1.5, "dtb": 1.5}) for step in range(3)], {})
     shares = Page(build_page(run)).data[0]
     assert [line["y"][0] for line in shares["lines"]] == [50, 50, 0]
 

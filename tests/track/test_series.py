@@ -1,19 +1,9 @@
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from ezpz.track.series import (
-    Series,
-    captions,
-    limits,
-    logged,
-    numeric_series,
-    ordered,
-    thin,
-)
+from ezpz.track.series import Series, captions, limits, logged, numeric_series, ordered, thin
 from ezpz.track.table import gather
 
 
@@ -28,9 +18,6 @@ def test_numbers_and_bools_are_drawn_text_lists_and_counters_are_not():
     assert [item.name for item in numeric_series(table)] == ["loss", "n", "ok"]
     named = [item.name for item in numeric_series(table, counters=True)]
     assert named == ["loss", "n", "ok", "iter", "train/epoch", "step"]
-
-
-def test_an_int_beyond_every_float_is_drawn_as_infinite():
     table = gather([{"v": 1, "t": 0.0, "step": step, "m": {"n": n}} for step, n in enumerate([1, 10**400, -(10**400)])])
     assert numeric_series(table)[0].values.tolist() == [1.0, np.inf, -np.inf]
 
@@ -104,27 +91,21 @@ def test_short_series_stay_as_they_are():
     np.testing.assert_array_equal(thinned.values, [1, np.nan, np.nan, 2])
 
 
-def test_one_slow_first_step_does_not_flatten_the_rest():
+def test_captions_tell_far_points_with_the_most_extreme():
     values = np.full(200, 0.01) + np.arange(200) % 5 / 1000
     values[0] = 0.197
     assert limits(series(values)) == (0.01, 0.014)
     assert captions(series(values)) == ["1 point above, max 0.197 at step 0"]
-
-
-def test_two_points_below_are_counted_with_the_lowest():
     values = np.linspace(1, 2, 300)
     values[[10, 20]] = -50, -90
     assert captions(series(values)) == ["2 points below, min -90 at step 20"]
 
 
-def test_what_is_no_outlier_is_shown_whole(subtests):
+def test_the_range_of_what_has_no_outlier_is_whole_and_of_nothing_none(subtests):
     for values in [[5.0], [0, 1], [9, 1, 1.1], [1] * 50, [0] * 20 + [1], np.geomspace(10, 1, 300), [0, 1] * 10]:
         with subtests.test(str(values)[:60]):
             assert limits(series(values)) == (min(values), max(values))
             assert captions(series(values)) == []
-
-
-def test_without_a_finite_value_there_is_no_range(subtests):
     for values in [[], [np.nan], [np.inf, -np.inf]]:
         with subtests.test(str(values)):
             assert limits(series(values)) is None

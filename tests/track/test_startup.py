@@ -73,11 +73,10 @@ def test_who_held_up_whom_is_named_with_the_stage_and_the_seconds(subtests):
         with subtests.test(said):
             [delay] = delays(Startup(fields(slower=slower)))
             assert str(delay) == said
-
-
-def test_two_delays_before_different_gates_are_both_named():
     found = delays(Startup(fields(slower=[(0, "setup", 8.0), (4, "model", 5.0)])))
     assert [(each.host, each.stage.name) for each in found] == [("n01", "setup"), ("n03", "model")]
+    [delay] = delays(Startup(fields(hosts=("laptop",), per_host=4, slower=[(3, "setup", 6.0)])))
+    assert str(delay) == "9.5 s of imports and own code on rank 3 on laptop held up 3 ranks for 6 s"
 
 
 def test_what_is_slow_on_all_hosts_holds_up_nobody():
@@ -85,11 +84,6 @@ def test_what_is_slow_on_all_hosts_holds_up_nobody():
     assert delays(startup) == []
     took = {each.stage.name: each.took for each in startup.arrivals}
     assert (took["met"], took["step"]) == (pytest.approx(15.1), pytest.approx(30.8))
-
-
-def test_ranks_of_one_host_are_compared_with_each_other():
-    [delay] = delays(Startup(fields(hosts=("laptop",), per_host=4, slower=[(3, "setup", 6.0)])))
-    assert str(delay) == "9.5 s of imports and own code on rank 3 on laptop held up 3 ranks for 6 s"
 
 
 def test_a_world_too_large_for_single_ranks_keeps_its_summary():
@@ -103,7 +97,7 @@ def test_a_world_too_large_for_single_ranks_keeps_its_summary():
     assert {each.host for each in startup.arrivals} == {"n01"}
 
 
-def test_a_rank_that_never_came_and_a_plain_script_are_no_error():
+def test_a_damaged_record_tells_nothing_and_one_without_some_ranks_the_rest(subtests):
     told = fields()
     told["stages"]["setup"]["by_rank"][5] = None
     told["stages"]["met"]["by_rank"] = told["stages"]["met"]["by_rank"][:3]
@@ -115,9 +109,6 @@ def test_a_rank_that_never_came_and_a_plain_script_are_no_error():
     assert startup.total == pytest.approx(11.0)
     [delay] = delays(startup)
     assert (delay.host, delay.stage.name, delay.waited) == ("n03", "torch", pytest.approx(10.0))
-
-
-def test_a_damaged_record_tells_nothing(subtests):
     for broken in [{}, {"stages": None}, {"stages": {"torch": 3, "step": {"min": "x"}}}, {"plan": []}]:
         with subtests.test(str(broken)):
             assert read_startup(broken) is None

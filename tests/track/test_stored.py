@@ -1,7 +1,5 @@
 """What `metrics.columns` gives is what the journal says, whatever has happened to either file."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

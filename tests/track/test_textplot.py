@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import time
 
@@ -60,7 +58,7 @@ def test_something_is_drawn_exactly_when_something_is_finite():
         assert drawn(text) == "nothingfinite"
 
 
-def test_captions_stand_below_the_plot():
+def test_captions_stand_below_the_plot_and_are_never_cut_where_it_may_grow():
     lines = render(series(SHAPES["all captions"]), STAMP).splitlines()
     assert [line.rstrip() for line in lines[-4:]] == [
         "1 NaN, first at step 0",
@@ -68,6 +66,12 @@ def test_captions_stand_below_the_plot():
         "1 point above, max 1e+09 at step 2",
         "1 point below, min -1e+09 at step 3",
     ]
+    lines = draw([series(SHAPES["all captions"])], "x", Drawing(20, 10, grows=True))
+    told = " ".join(line.strip() for line in lines[10:])
+    assert told == (
+        "1 NaN, first at step 0 1 infinite, first at step 1 1 point above, max 1e+09 at step 2 "
+        "1 point below, min -1e+09 at step 3"
+    )
 
 
 def test_a_gap_stays_a_gap():
@@ -76,10 +80,15 @@ def test_a_gap_stays_a_gap():
     assert 0 < len(drawn(render(series(holed), STAMP))) < 0.8 * len(drawn(render(series(whole), STAMP)))
 
 
-def test_a_long_or_strange_name_fits_the_title():
+def test_no_name_shifts_a_line_or_steers_the_terminal():
     text = render(series([1.0, 2.0])._replace(name="train/" + "é" * 200), STAMP)
     assert {len(line) for line in text.splitlines()} == {WIDTH}
     assert render(series([1.0, 2.0])._replace(name="é"), STAMP, ascii_only=True).isascii()
+    lines = draw([series([1.0, 2.0])], "损失" * 3, Drawing(40, 10))
+    assert {columns(line) for line in lines} == {40}
+    assert lines[0].strip() == "损失" * 3
+    assert columns(draw([series([1.0])], "损失" * 30, Drawing(21, 10))[0]) == 21
+    assert "\x1b" not in "".join(draw([series([1.0])], "a\x1b]0;owned\x07", Drawing(40, 10)))
 
 
 @pytest.mark.slow
@@ -127,16 +136,7 @@ def test_a_curve_can_be_seen_at_every_width():
         assert lines[-2].split()[0] == "0"
 
 
-def test_captions_that_grow_are_never_cut():
-    lines = draw([series(SHAPES["all captions"])], "x", Drawing(20, 10, grows=True))
-    told = " ".join(line.strip() for line in lines[10:])
-    assert told == (
-        "1 NaN, first at step 0 1 infinite, first at step 1 1 point above, max 1e+09 at step 2 "
-        "1 point below, min -1e+09 at step 3"
-    )
-
-
-def test_several_lines_have_signs_that_differ_and_a_legend():
+def test_several_lines_have_signs_a_legend_and_captions_of_their_own():
     lines = [
         series(np.arange(50.0))._replace(name="train/loss"),
         series(50 - np.arange(50.0))._replace(name="val/loss"),
@@ -153,9 +153,6 @@ def test_several_lines_have_signs_that_differ_and_a_legend():
     assert {columns(line) for line in color} == {60}
     both = draw(lines, "loss", Drawing(60, 12, ascii_only=True, color=True))
     assert "".join(both).isascii()
-
-
-def test_the_caption_of_one_of_several_lines_names_it():
     lines = [series([1.0, 2.0])._replace(name="a"), series([1.0, np.nan])._replace(name="b")]
     assert draw(lines, "x", Drawing(60, 12, grows=True))[-1].rstrip() == "b: 1 NaN, first at step 1"
 
@@ -176,17 +173,6 @@ def test_a_logarithmic_axis_makes_a_decay_a_line_and_tells_what_it_cannot_show()
     assert labels == ["1", "0.1", "0.01", "0.001", "0.0001", "1e-5", "1e-6"]
     values[5] = 0
     assert draw([series(values)], "x", Drawing(60, 16, log=True))[-1].rstrip() == "1 point not above 0, first at step 5"
-
-
-def test_wide_characters_shift_no_line():
-    lines = draw([series([1.0, 2.0])], "损失" * 3, Drawing(40, 10))
-    assert {columns(line) for line in lines} == {40}
-    assert lines[0].strip() == "损失" * 3
-    assert columns(draw([series([1.0])], "损失" * 30, Drawing(21, 10))[0]) == 21
-
-
-def test_a_name_cannot_steer_the_terminal():
-    assert "\x1b" not in "".join(draw([series([1.0])], "a\x1b]0;owned\x07", Drawing(40, 10)))
 
 
 def test_the_saved_file_is_utf8_with_plain_line_ends(tmp_path):

@@ -1,7 +1,5 @@
 """The package itself: what it names, and what importing it costs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the trackers write that need no library: the CSV file and TensorBoard's event files."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

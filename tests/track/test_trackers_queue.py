@@ -1,7 +1,5 @@
 """Trackers of every temper: training never waits for one, nor fails by one, and the process ends."""
 
-from __future__ import annotations
-
 import csv
 import signal
 import subprocess

@@ -54,16 +54,13 @@ def test_equal_ranks_have_that_mean_and_no_spread(value, world):
     assert (found["mean"], found["std"], found["min"], found["max"]) == (value, 0.0, value, value)
 
 
-def test_a_small_spread_around_a_large_number_is_not_lost():
+def test_a_spread_is_exact_around_a_large_number_and_of_those_that_recorded():
     assert one([1e9 + 1, 1e9 + 2, 1e9 + 3])["std"] == pytest.approx(math.sqrt(2 / 3), rel=1e-12)
-
-
-def test_ranks_without_the_key_are_left_out():
     assert one([None, 2.0, 4.0]) == {"mean": 3.0, "std": 1.0, "min": 2.0, "max": 4.0, "argmin": 1, "argmax": 2}
     assert set(one([None, None]).values()) == {None}
 
 
-def test_nan_goes_on_into_the_mean_and_not_into_the_extremes():
+def test_nan_goes_on_into_the_mean_alone_and_infinities_are_numbers():
     found = one([3.0, NAN, 1.0])
     assert math.isnan(found["mean"])
     assert math.isnan(found["std"])
@@ -71,9 +68,6 @@ def test_nan_goes_on_into_the_mean_and_not_into_the_extremes():
     found = one([None, NAN, NAN])
     assert all(math.isnan(found[name]) for name in ("mean", "std", "min", "max"))
     assert (found["argmin"], found["argmax"]) == (1, 1)
-
-
-def test_infinities_are_numbers_with_a_rank():
     found = one([None, INF, 1.0, NAN])
     assert (found["max"], found["argmax"], found["min"], found["argmin"]) == (INF, 1, 1.0, 2)
     found = one([None, INF, INF])
@@ -81,15 +75,12 @@ def test_infinities_are_numbers_with_a_rank():
     assert one([None, -INF])["argmax"] == 1
 
 
-def test_weights_count_where_every_rank_gave_one():
+def test_weights_count_where_every_rank_gave_one_and_0_does_not_count():
     assert one([1.0, 4.0], [3, 1])["mean"] == 1.75
     assert one([1.0, 4.0], [3, None])["mean"] == 2.5
     assert one([1.0, 4.0, None], [3, 1, None])["mean"] == 1.75
     assert one([1.0, 4.0], [-3, 1])["mean"] == 2.5
     assert one([1.0, 4.0], [1e308, 1e308])["mean"] == 2.5
-
-
-def test_a_rank_of_weight_0_does_not_count_even_with_nan():
     assert one([1.0, NAN, 3.0], [1, 0, 1])["mean"] == 2.0
     assert one([1.0, 3.0], [0, 0])["mean"] == 2.0
 
@@ -132,12 +123,9 @@ def test_a_record_is_json_and_comes_back_as_arrays():
     assert window.keys["lr"]["argmin"].dtype == np.int64
 
 
-def test_a_step_that_was_sent_twice_counts_as_the_last_time():
+def test_weights_and_the_last_of_a_step_sent_twice_reach_the_record():
     m = record({0: [piece(0, [5], a=[1.0]), piece(0, [5], a=[2.0])]}, 2)
     assert m["keys"]["a"]["ranks"] == [[2.0], [None]]
-
-
-def test_weights_of_a_window_reach_the_mean():
     slices = {
         rank: [piece(rank, [0, 1], [weight, 1], loss=[float(rank), float(rank)])] for rank, weight in ((0, 3), (1, 1))
     }
@@ -168,12 +156,9 @@ def test_a_large_window_is_several_records_that_make_up_the_whole():
     np.testing.assert_array_equal(np.concatenate([window.steps for window in windows]), np.arange(50))
 
 
-def test_a_large_world_has_a_record_for_each_key():
+def test_a_large_world_has_a_record_for_each_key_and_one_without_rows_none():
     slices = {rank: [piece(rank, range(50), a=[1.0] * 50, b=[2.0] * 50)] for rank in range(65)}
     windows = [unpack(m) for m in records(slices, 65)]
     assert [list(window.keys) for window in windows] == [["a"], ["b"]]
     assert [window.steps.tolist() for window in windows] == [list(range(50))] * 2
-
-
-def test_a_window_without_rows_has_no_record():
     assert list(records({}, 2)) == []

@@ -1,7 +1,5 @@
 """How a run ends: well, by an exception, by a plot that fails, by a full disk, or without being ended."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
