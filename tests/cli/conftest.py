@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -24,3 +25,25 @@ def in_process(clean_env, tmp_path, monkeypatch, capsys):
         return subprocess.CompletedProcess(words, code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def refuses(tmp_path, monkeypatch, capsys, subtests):
+    """`refuses(main, rows)` tries each row of (words, what is said): exit code 2, one line, and no file but "asked"."""
+    if tmp_path not in Path.cwd().parents:
+        monkeypatch.chdir(tmp_path)
+
+    def files():
+        return sorted(path for path in tmp_path.rglob("*") if path.name != "asked")
+
+    def check(main, rows):
+        before = files()
+        for words, said in rows:
+            with subtests.test(str(words)):
+                assert main(words) == 2
+                told = capsys.readouterr()
+                assert (told.out, told.err.count("\n")) == ("", 1)
+                assert said in told.err
+                assert files() == before
+
+    return check

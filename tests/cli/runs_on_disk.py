@@ -32,3 +32,12 @@ def plain(value):
     if type(value) is not float or isfinite(value):
         return value
     return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def light(verb):
+    """Return a program that runs a verb and fails if that has loaded something heavy."""
+    heavy = ("torch", "matplotlib", "xarray", "h5py", "pandas", "wandb")
+    return (
+        f"import sys; from ezpz.cli.{verb} import main; c = main(sys.argv[1:]); "
+        f"assert not {{*{heavy}}} & {{*sys.modules}}; sys.exit(c)"
+    )

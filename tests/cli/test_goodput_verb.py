@@ -176,14 +176,8 @@ WRONG = [
 ]
 
 
-def test_wrong_words_are_one_line(tmp_path, capsys, monkeypatch, subtests):
-    monkeypatch.chdir(tmp_path)
-    for words, message in WRONG:
-        with subtests.test(str(words)):
-            assert main(words) == 2
-            error = capsys.readouterr().err
-            assert message in error
-            assert error.count("\n") == 1
+def test_wrong_words_are_one_line(refuses):
+    refuses(main, WRONG)
 
 
 @pytest.mark.slow

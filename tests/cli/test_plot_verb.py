@@ -10,12 +10,11 @@ from math import exp, nan
 from pathlib import Path
 
 import pytest
-from runs_on_disk import write_run
+from runs_on_disk import light, write_run
 
 from ezpz.cli.plot import main
 
 SRC = str(Path(__file__).parents[2] / "src")
-HEAVY = ("torch", "matplotlib", "xarray", "h5py", "pandas", "wandb")
 
 
 @pytest.fixture(autouse=True)
@@ -29,17 +28,11 @@ def _plain(monkeypatch, tmp_path):
 def run(tmp_path):
     """A finished run of 200 steps: dt, lr, train/loss with a NaN, val/loss at every 50th, a text, an epoch."""
     steps = range(200)
-    return write_run(
-        tmp_path / "r",
-        {
-            "epoch": [step // 50 for step in steps],
-            "lr": [1e-3] * 200,
-            "dt": [0.3 if step == 0 else 0.01 + step % 5 / 1000 for step in steps],
-            "train/loss": [nan if step == 41 else 2.3 * exp(-step / 40) + 0.1 for step in steps],
-            "val/loss": [2.5 * exp(-step / 50) if step % 50 == 0 else None for step in steps],
-            "note": ["x"] * 200,
-        },
-    )
+    held = {"epoch": [step // 50 for step in steps], "lr": [1e-3] * 200}
+    held["dt"] = [0.3 if step == 0 else 0.01 + step % 5 / 1000 for step in steps]
+    held["train/loss"] = [nan if step == 41 else 2.3 * exp(-step / 40) + 0.1 for step in steps]
+    held["val/loss"] = [2.5 * exp(-step / 50) if step % 50 == 0 else None for step in steps]
+    return write_run(tmp_path / "r", {**held, "note": ["x"] * 200})
 
 
 @pytest.fixture
@@ -52,6 +45,13 @@ def plot(capsys):
         return code, told.out.splitlines(), told.err
 
     return call
+
+
+def add_ranks(run, values):
+    keys = {"dt": {"ranks": values}}
+    window = {"world": 2, "every": 1, "steps": [0, 1], "held": [2, 2], "keys": keys}
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"v": 1, "t": 1.0, "step": 1, "k": "ranks", "m": window}) + "\n")
 
 
 def titles(lines):
@@ -73,19 +73,14 @@ def test_a_run_is_told_in_a_line_and_its_metrics_follow_losses_first(plot, run):
     assert "1 point above, max 0.3 at step 0" in lines
 
 
-WIDTHS = [20, 80, 120, 200]
-
-
 def test_nothing_is_wider_than_asked_for_and_all_is_there(plot, run, subtests):
-    for width in WIDTHS:
+    for width, beside in {20: 1, 80: 1, 120: 2, 200: 3}.items():
         with subtests.test(str(width)):
             _, lines, _ = plot(run, "--width", width)
             assert max(map(len, lines)) <= width
             assert sum(line.count("└") for line in lines) == 4
             assert titles(lines) == ["train/loss", "val/loss", "dt", "lr"]
-            assert len(next(line for line in lines if "┌" in line).split("┌")) - 1 == 1 + (width >= 120) + (
-                width >= 180
-            )
+            assert next(line for line in lines if "┌" in line).count("┌") == beside
             assert "1 NaN, first at step 41" in " ".join(line.strip() for line in lines).replace("  ", " ")
 
 
@@ -93,9 +88,7 @@ def test_columns_decides_the_width_and_the_option_stands_above_it(plot, run, mon
     monkeypatch.setenv("COLUMNS", "60")
     assert max(map(len, plot(run, "dt")[1][1:])) == 60
     assert max(map(len, plot(run, "dt", "--width", 40)[1][1:])) == 40
-
-
-def test_height_is_that_of_the_plot_without_its_captions(plot, run):
+    # the height is that of the plot without its captions
     assert len(plot(run, "lr", "--height", 12)[1]) == 1 + 12
     assert len(plot(run, "dt", "--height", 12)[1]) == 1 + 12 + 1
 
@@ -125,9 +118,8 @@ def test_named_metrics_can_share_a_plot_with_a_legend(plot, run):
 
 
 def test_several_runs_share_the_plot_of_a_metric(plot, run, tmp_path):
-    other = write_run(
-        tmp_path / "s", {"train/loss": [1.0, 2.0], "only": [1, 2]}, state="failed", cause="ValueError: no"
-    )
+    held = {"train/loss": [1.0, 2.0], "only": [1, 2]}
+    other = write_run(tmp_path / "s", held, state="failed", cause="ValueError: no")
     code, lines, _ = plot(run, other, "-k", "train/loss", "-k", "only")
     assert code == 0
     assert lines[:2] == [
@@ -140,19 +132,16 @@ def test_several_runs_share_the_plot_of_a_metric(plot, run, tmp_path):
 
 
 def test_a_misspelt_metric_or_folder_is_an_error_that_helps(plot, run):
-    code, lines, err = plot(run, "train/los")
-    assert (code, lines) == (2, [])
-    assert "'train/los' is neither a folder nor a metric of r" in err
-    assert "Did you mean train/loss" in err
-    assert err.count("\n") == 1
-    assert plot("gone")[0] == 2
-    assert plot("./gone")[0] == 2
-    assert plot(run, "--width", "3")[2].startswith(
-        "ezpz: --width: '3' is no whole number from 12 to 1000 (from the command line)."
-    )
-    assert plot(run, "--bad")[0] == 2
+    width = "ezpz: --width: '3' is no whole number from 12 to 1000 (from the command line)."
     (run / "empty").mkdir()
-    assert "no metrics.jsonl" in plot(run / "empty")[2]
+    for words, said in (
+        *(([run, "train/los"], said) for said in ("'train/los' is neither a folder nor a metric of r", "train/loss")),
+        *(([run, "--width", "3"], width), ([run / "empty"], "no metrics.jsonl")),
+        *((words, "ezpz: ") for words in (["gone"], ["./gone"], [run, "--bad"])),
+    ):
+        code, lines, err = plot(*words)
+        assert (code, lines, err.count("\n")) == (2, [], 1)
+        assert said in err
 
 
 def test_without_a_folder_or_with_one_of_runs_the_newest_is_drawn(plot, tmp_path):
@@ -165,16 +154,13 @@ def test_without_a_folder_or_with_one_of_runs_the_newest_is_drawn(plot, tmp_path
     assert plot("a")[0] == 2
 
 
-def test_the_last_rows_alone(plot, run):
+def test_the_last_rows_alone_and_a_logarithmic_axis(plot, run):
     _, lines, _ = plot(run, "--last", 10, "loss", "dt", "--width", 60)
     assert titles(lines) == ["train/loss", "val/loss", "dt"]
     assert "nothing finite" in "".join(lines)  # val/loss was recorded at step 150 last
     assert "NaN" not in "".join(lines)
     assert not any("above" in line for line in lines)
     assert len(plot(run, "--last", 10**6, "dt")[1]) == len(plot(run, "dt")[1])
-
-
-def test_a_logarithmic_axis(plot, run):
     _, lines, _ = plot(run, "train/loss", "--log")
     assert [line.partition("┤")[0].strip() for line in lines if "┤" in line] == ["2", "1", "0.5", "0.2"]
 
@@ -195,10 +181,7 @@ def test_the_list_of_metrics(plot, run):
 
 
 def test_ranks_are_drawn_from_their_windows(plot, run):
-    ranks = [[0.1, 0.1], [0.1, 0.3]]
-    held = {"world": 2, "every": 1, "steps": [0, 1], "keys": {"dt": {"ranks": ranks}}}
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"v": 1, "t": 1.0, "step": 1, "k": "ranks", "m": held}) + "\n")
+    add_ranks(run, [[0.1, 0.1], [0.1, 0.3]])
     _, lines, _ = plot(run, "--ranks", "dt")
     assert lines[1].strip() == "dt by rank over steps"
     assert lines[-1] == "slowest: rank 1, mean 0.2, 1.33 times the median of 2 ranks"
@@ -220,15 +203,10 @@ def test_any_values_can_be_drawn(plot, tmp_path, subtests):
 
 
 def fresh(*words, cwd, **environ):
-    """Run `ezpz plot` in an interpreter of its own."""
-    code = (
-        "import sys; from ezpz.cli.plot import main; c = main(sys.argv[1:]); "
-        f"assert not {{*{HEAVY}}} & {{*sys.modules}}; sys.exit(c)"
-    )
+    """Run `ezpz plot` in an interpreter of its own, which loads nothing heavy."""
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": SRC, "HOME": str(cwd), **environ}
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, words)], env=env, cwd=cwd, capture_output=True, timeout=60, check=False
-    )
+    line = [sys.executable, "-c", light("plot"), *map(str, words)]
+    return subprocess.run(line, env=env, cwd=cwd, capture_output=True, timeout=60, check=False)
 
 
 @pytest.mark.slow
@@ -293,26 +271,18 @@ def test_pictures_are_those_of_the_end_of_the_run(plot, tmp_path, capsys):
 
 
 NO_PICTURES = [
-    (["--log"], "--log with --pictures"),
-    (["--last", "3"], "--last with --pictures"),
+    *(([option], f"{option} with --pictures") for option in ("--log", "--list")),
+    *(([option, "9"], f"{option} with --pictures") for option in ("--last", "--height")),
     (["--overlay", "loss"], "--overlay with --pictures"),
-    (["--list"], "--list with --pictures"),
     (["--width", "80"], "--width with --pictures"),
-    (["--height", "9"], "--height with --pictures"),
     (["nix"], "'nix' is neither a folder nor a metric"),
     (["--ranks", "dt"], "no 'dt' of all ranks"),
 ]
 
 
 @pytest.mark.slow
-def test_pictures_with_what_they_cannot_show_are_refused(plot, run, subtests):
-    for options, words in NO_PICTURES:
-        with subtests.test(str(options)):
-            code, lines, err = plot(run, "--pictures", *options)
-            assert (code, lines) == (2, [])
-            assert words in err
-            assert err.count("\n") == 1
-            assert not (run / "plots").exists()
+def test_pictures_with_what_they_cannot_show_are_refused(run, refuses):
+    refuses(main, [([str(run), "--pictures", *options], words) for options, words in NO_PICTURES])
 
 
 @pytest.mark.slow
@@ -334,10 +304,7 @@ def test_pictures_that_cannot_be_made_are_an_error_of_one_line(plot, run, monkey
 @pytest.mark.slow
 def test_a_map_of_ranks_is_a_picture_too(plot, tmp_path):
     folder = write_run(tmp_path / "r", {"dt": [0.1, 0.2]})
-    with (folder / "metrics.jsonl").open("a") as file:
-        keys = {"dt": {"ranks": [[0.1, 0.2], [0.3, 0.2]]}}
-        window = {"world": 2, "every": 1, "steps": [0, 1], "held": [2, 2], "keys": keys}
-        file.write(json.dumps({"v": 1, "t": 2.0, "step": 1, "k": "ranks", "m": window}) + "\n")
+    add_ranks(folder, [[0.1, 0.2], [0.3, 0.2]])
     code, lines, err = plot(folder, "--pictures", "--ranks", "dt")
     assert (code, lines, err) == (0, [str(folder / "plots/mplot/ranks/dt.png")], "")
     assert (folder / "plots/mplot/ranks/dt.svg").stat().st_size > 1000

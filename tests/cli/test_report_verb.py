@@ -43,28 +43,16 @@ def test_a_torn_last_line_of_a_killed_run_is_no_obstacle(folder, capsys):
     assert "died" in (folder / "report.html").read_text()
 
 
-def test_what_is_no_run_is_told_in_one_line(tmp_path, capsys):
+def test_what_is_no_run_or_cannot_be_written_is_told_in_one_line(folder, tmp_path, refuses):
     (tmp_path / "empty").mkdir()
-    for wrong, words in (("nothing", "ezpz: no folder"), ("empty", "ezpz: no run in")):
-        assert main([str(tmp_path / wrong)]) == 2
-        told = capsys.readouterr()
-        assert told.err.startswith(words)
-        assert told.err.count("\n") == 1
+    refuses(main, [(["nothing"], "ezpz: no folder"), (["empty"], "ezpz: no run in"), (["run", "-o", "."], "ezpz: ")])
+    refuses(main, [(["run", "-o", "gone/page"], f"ezpz: cannot write the report: {tmp_path}/gone/page: No such file")])
+    refuses(main, [(["run", "-o", "gone/page"], "--output")])
 
 
 def test_the_newest_run_of_a_folder_is_meant(folder, tmp_path, capsys):
     assert main([str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{folder / 'report.html'}\n"
-
-
-def test_a_file_that_cannot_be_written_is_told_in_one_line(folder, tmp_path, capsys):
-    assert main([str(folder), "-o", str(tmp_path / "missing" / "page.html")]) == 2
-    told = capsys.readouterr()
-    assert told.err.startswith(f"ezpz: cannot write the report: {tmp_path}/missing/page.html: No such file")
-    assert "--output" in told.err
-    assert told.err.count("\n") == 1
-    assert main([str(folder), "-o", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_journal_of_a_later_version_is_told_in_one_line(folder, capsys):

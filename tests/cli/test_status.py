@@ -38,12 +38,8 @@ def user(clean_env, tmp_path):
     class User:
         def __init__(self):
             self.bin, self.state = tmp_path / "bin", tmp_path / "state"
-            own = {
-                "XDG_STATE_HOME": str(self.state),
-                "XDG_CACHE_HOME": str(tmp_path / "cache"),
-                "TMPDIR": str(tmp_path),
-            }
-            self.env = {**clean_env, **own, "PATH": f"{self.bin}:/usr/bin:/bin", "PYTHONPATH": SRC}
+            self.env = {**clean_env, "PATH": f"{self.bin}:/usr/bin:/bin", "PYTHONPATH": SRC, "TMPDIR": str(tmp_path)}
+            self.env |= {"XDG_STATE_HOME": str(self.state), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
         def program(self, name, text, code=0):
             """Put a program on PATH that prints a text, and counts how often it was asked."""
@@ -67,10 +63,7 @@ def user(clean_env, tmp_path):
             return folder
 
         def status(self, *words):
-            line = [sys.executable, "-m", "ezpz", "status", *words]
-            done = subprocess.run(
-                line, env=self.env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-            )
+            done = process.run([sys.executable, "-m", "ezpz", "status", *words], self.env, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
             return json.loads(done.stdout) if "--json" in words else done.stdout
 
@@ -187,11 +180,8 @@ def test_jobs_of_pbs_are_found_by_a_question_that_pbs_takes(tmp_path, has_histor
         pbs.end(running, "qdel")
 
 
-def test_without_anything_it_says_so(user):
+def test_without_anything_it_says_so_and_a_launch_whose_launcher_is_gone_is_not_running(user):
     assert user.status() == "no job and no launch of yours waits, runs or ended within a day\n"
-
-
-def test_a_launch_whose_launcher_is_gone_is_not_running(user):
     user.launch("77aa0000", host=os.uname().nodename)
     user.launch("88aa0000", host="n77", job_ends=time.time() - 3600)
     states = {row["launch_id"]: (row["state"], row["cause"]) for row in user.status("--json")["rows"]}
@@ -206,15 +196,9 @@ def test_500_runs_and_20_large_launches_cost_little(user, tmp_path):
         write_run(tmp_path / "outputs" / f"run-{number}", {"loss": [1.0] * 5})
     stages = {f"stage-{number}": {"by_rank": [1.25] * 4096} for number in range(10)}
     for number in range(100):
-        folder = user.launch(
-            f"{number:08d}",
-            1000 + 600 * number,
-            state="finished",
-            job=str(number),
-            stages=stages,
-            run_folder=str(tmp_path / "outputs" / f"run-{number}"),
-            exit_code=0,
-        )
+        fields = {"state": "finished", "job": str(number), "stages": stages, "exit_code": 0}
+        run = str(tmp_path / "outputs" / f"run-{number}")
+        folder = user.launch(f"{number:08d}", 1000 + 600 * number, **fields, run_folder=run)
         if number > 20:
             when = time.time() - 3600 * number
             os.utime(folder / "run.json", (when, when))
@@ -252,11 +236,8 @@ def test_a_record_is_read_whatever_it_holds_of_its_ranks_and_left_out_where_it_i
 
 
 def test_squeue_is_read():
-    text = (
-        "12_3|RUNNING|2|2026-11-20T19:21:32|2026-11-20T19:31:32|main|None|/home/me|(null)|a|b\n"
-        "13|PENDING|4|N/A|N/A|main|Resources|/home/me|(null)|train\n"
-        "no such line\n"
-    )
+    text = "12_3|RUNNING|2|2026-11-20T19:21:32|2026-11-20T19:31:32|main|None|/home/me|(null)|a|b\n"
+    text += "13|PENDING|4|N/A|N/A|main|Resources|/home/me|(null)|train\nno such line\n"
     running, waiting = read(text)
     assert (running.job, running.state, running.hosts, running.name) == ("12_3", "running", 2, "a|b")
     assert running.end - running.start == 600
@@ -326,20 +307,10 @@ def test_qstat_is_read():
     assert [(each.start, each.exit_code) for each in unknown[1:]] == [(None, None), (None, -29)]
 
 
-# A table in place of the long form, an error, JSON, nothing
-TABLE = (
-    "head: \n                                Req'd\nJob ID          Username Queue\n1.head          me       workq\n"
-)
-
-
-NONE = ["", "no jobs", TABLE, '{"Jobs": {"1": {}}}', "qstat: conflicting options.\n"]
-
-
-def test_answers_that_are_none_are_no_jobs(subtests):
-    for text in NONE:
-        with subtests.test(str(text)):
-            assert read_jobs(text, "me") == []
-            assert read(text) == []
+def test_answers_that_are_none_are_no_jobs():
+    table = "head: \n              Req'd\nJob ID          Username Queue\n1.head          me       workq\n"
+    for text in ("", "no jobs", table, '{"Jobs": {"1": {}}}', "qstat: conflicting options.\n"):
+        assert read_jobs(text, "me") == read(text) == [], text
 
 
 def test_a_cache_of_another_user_or_version_is_not_used(tmp_path, monkeypatch):
@@ -347,11 +318,8 @@ def test_a_cache_of_another_user_or_version_is_not_used(tmp_path, monkeypatch):
     (tmp_path / "squeue").write_text("#!/bin/sh\n")
     (tmp_path / "squeue").chmod(0o755)
     asked = []
-    for content in (
-        {"at": time.time(), "user": "you", "jobs": []},
-        {"at": time.time(), "user": "me", "jobs": [{"x": 1}]},
-    ):
-        (tmp_path / "ezpz").mkdir(exist_ok=True)
-        (tmp_path / "ezpz" / "jobs-slurm.json").write_text(json.dumps(content))
+    (tmp_path / "ezpz").mkdir()
+    for content in ({"user": "you", "jobs": []}, {"user": "me", "jobs": [{"x": 1}]}):
+        (tmp_path / "ezpz" / "jobs-slurm.json").write_text(json.dumps({"at": time.time(), **content}))
         assert my_jobs(environ, "me", lambda line: asked.append(line) or "") == ([], [])
     assert len(asked) == 2

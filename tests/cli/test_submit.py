@@ -16,6 +16,8 @@ from ezpz.cluster import probe
 from lab import process
 
 DATA = Path(__file__).parents[1] / "data" / "queues"
+# The variables of a surrounding job, site, environment or user.
+FOREIGN = ("SLURM", "SBATCH", "PBS", "FLUX", "EZPZ", "NERSC", "TACC", "LMOD", "FORCE_COLOR", "VIRTUAL", "XDG_CONFIG")
 # What sbatch and qsub answer, and how: sbatch(1) "--parsable", qsub(1B) "STANDARD OUTPUT". Each keeps its words, its
 # variables and the file as it was when it was called.
 SUBMIT = """#!/bin/bash
@@ -60,14 +62,10 @@ def programs(tmp_path_factory):
 def place(monkeypatch, tmp_path, programs):
     """A folder to submit from, which the mounts call a shared one, on a machine without site and scheduler."""
     for name in list(os.environ):
-        if name.startswith(
-            ("SLURM", "SBATCH", "PBS", "FLUX", "EZPZ", "NERSC", "TACC", "LMOD", "FORCE_COLOR", "VIRTUAL")
-        ):
+        if name.startswith(FOREIGN):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("USER", "ann")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{programs}")
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    for name, value in {"HOME": tmp_path / "home", "USER": "ann", "PATH": f"{tmp_path / 'bin'}:{programs}"}.items():
+        monkeypatch.setenv(name, str(value))
     mounts = f"/dev/sda / ext4 rw 0 0\nfs01:/x {tmp_path} nfs4 rw 0 0\ntmpfs {tmp_path}/memory tmpfs rw 0 0\n"
     files = {"/proc/self/mounts": mounts, "/proc/sys/kernel/hostname": "login\n"}
     monkeypatch.setattr(probe, "read", files.get)
@@ -130,13 +128,9 @@ def test_a_job_of_slurm_is_written_and_queued(place, fake, capsys, monkeypatch):
     assert re.fullmatch(r"outputs/train/job-[0-9-]{17}/train\.slurm", path)
     folder = Path(path).parent
     assert lines(text, "SBATCH") == [
-        "--account=mine",
-        "--exclusive",
-        "--nodes=2",
-        "--time=00:30:00",
-        "--job-name=train",
+        "--account=mine", "--exclusive", "--nodes=2", "--time=00:30:00", "--job-name=train",
         f"--output={folder}/%x-%j.out",
-    ]
+    ]  # fmt: skip
     assert "\nlaunch python3 train.py --lr 0.1\n" in text
     assert "EZPZ_CHAIN" not in text
     assert told.out.splitlines()[1] == f"101: queued for 2 hosts and 00:30:00; output: {folder}/train-101.out"
@@ -149,42 +143,30 @@ def test_a_job_of_slurm_is_written_and_queued(place, fake, capsys, monkeypatch):
 def test_a_job_of_pbs_is_written_and_queued(place, fake, capsys):
     kept = fake("pbs")
     asked = [
-        "-A",
-        "mine",
-        "-q",
-        "debug",
-        "--filesystems",
-        "home:eagle",
-        "--name",
-        "big-run",
-        "-O",
-        "-l place=scatter:excl",
-    ]
+        "-A", "mine", "-q", "debug", "--filesystems", "home:eagle", "--name", "big-run", "-O", "-l place=scatter:excl",
+    ]  # fmt: skip
     assert main(["--nhosts", "2", *asked, *COMMAND]) == 0
     out = capsys.readouterr().out
     path, text = written(out)
     assert lines(text, "PBS") == [
-        "-A mine",
-        "-q debug",
-        "-l select=2",
-        "-l place=scatter:excl",
-        "-l walltime=01:00:00",
-        "-l filesystems=home:eagle",
-        "-N big-run",
-        "-j oe",
-        f"-o {Path(path).parent}/",
-    ]
+        "-A mine", "-q debug", "-l select=2", "-l place=scatter:excl", "-l walltime=01:00:00",
+        "-l filesystems=home:eagle", "-N big-run", "-j oe", f"-o {Path(path).parent}/",
+    ]  # fmt: skip
     assert f"101.head: queued in debug for 2 hosts and 01:00:00; output: {Path(path).parent}/101.head.OU\n" in out
     assert (kept / "call-101").read_text().split("\n") == [str(place), path, ""]
     assert (kept / "asked").read_text() == "-Qf\n"
 
 
-def test_a_dry_run_prints_the_file_and_makes_nothing(place, fake, capsys):
+def test_a_dry_run_prints_the_file_and_what_would_be_refused_and_makes_nothing(place, fake, capsys):
     kept = fake("slurm")
     assert main(["--dry-run", *COMMAND]) == 0
     told = capsys.readouterr()
     assert told.out.startswith("#!/bin/bash\n# A job for any Slurm cluster")
     assert "#SBATCH --output=%x-%j.out\n" in told.out
+    assert main(["--time", "2h", "--dry-run", *COMMAND]) == 0
+    told = capsys.readouterr()
+    assert told.err.startswith("ezpz: this would be refused: too long: --time 02:00:00; expected at most 01:00:00")
+    assert "#SBATCH --time=02:00:00" in told.out
     assert [path.name for path in place.iterdir()] == ["train.py"]
     assert not (kept / "count").exists()
 
@@ -202,18 +184,10 @@ REFUSED = [
     ("slurm", ["-A", "ACCOUNT"], "ezpz: not filled in: --account=ACCOUNT (from the command line); expected a name of"),
     ("slurm", ["--filesystems", "home"], "ezpz: --filesystems home (from the command line) is not asked for by Slurm"),
     ("slurm", ["--output", "../memory/x"], "ezpz: not seen by all hosts: ../memory/x (from --output) is in the memory"),
-    (
-        "slurm",
-        ["--jobs", "3", "--node-hours", "0.5"],
-        "ezpz: too little: --node-hours 0.5 (from the command line); exp",
-    ),
+    ("slurm", ["--jobs", "3", "--node-hours", "0.5"], "ezpz: too little: --node-hours 0.5 (from the command line);"),
     ("slurm", ["--site", "aurora", "--scheduler", "pbs"], "ezpz: both --site aurora and --scheduler pbs (from the com"),
     # What limits and node-hours are counted from is said in one place.
-    (
-        "slurm",
-        ["--node-hours", "5", "-O=--time=48:00:00"],
-        "ezpz: --time=48:00:00 (from -O) is not --time 01:00:00; expected the same in both, because limits and",
-    ),
+    ("slurm", ["--node-hours", "5", "-O=--time=48:00:00"], "ezpz: --time=48:00:00 (from -O) is not --time 01:00:00;"),
     ("slurm", ["-O=-N 64"], "ezpz: -N 64 (from -O) is not --nhosts 1; expected the same in both, because limits"),
     ("slurm", ["-O=--nodes=1-64"], "ezpz: --nodes=1-64 (from -O) is not --nhosts 1; expected"),
     ("slurm", ["-O=-t 48:00:00"], "ezpz: -t 48:00:00 (from -O) is not --time 01:00:00"),
@@ -222,34 +196,20 @@ REFUSED = [
     ("pbs", ["-q", "debug", "-O=-lselect=1+2:ncpus=4"], "ezpz: -lselect=1+2:ncpus=4 (from -O) is not --nhosts 1"),
     ("pbs", ["-q", "debug", "--jobs", "2", "-O", "-J 0-99"], "ezpz: an array in a chain: -J 0-99 (from -O)"),
     ("slurm", ["--until-done", "-O=-a 0-99"], "ezpz: an array in a chain: -a 0-99 (from -O)"),
-    (
-        "slurm",
-        ["--site", "polari"],
-        "ezpz: unknown site: 'polari' (from --site); expected a name of `ezpz sites`; near",
-    ),
-    (
-        "slurm",
-        ["--scheduler", "flux"],
-        "ezpz: unknown --scheduler 'flux' (from the command line); expected one of slurm,",
-    ),
+    ("slurm", ["--site", "polari"], "ezpz: unknown site: 'polari' (from --site); expected a name of `ezpz sites`;"),
+    ("slurm", ["--scheduler", "flux"], "ezpz: unknown --scheduler 'flux' (from the command line); expected one of"),
 ]
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
-def test_what_would_not_run_is_refused_and_nothing_is_queued(scheduler, place, fake, capsys, subtests):
-    kept = fake(scheduler)
-    for argv, expected in [row[1:] for row in REFUSED if row[0] == scheduler]:
-        with subtests.test(" ".join(argv)):
-            assert refused([*argv, *COMMAND], capsys).startswith(expected)
-            assert not (kept / "count").exists()
-            assert [path.name for path in place.iterdir()] == ["train.py"]
+def test_what_would_not_run_is_refused_and_nothing_is_queued(scheduler, fake, refuses):
+    fake(scheduler)
+    refuses(main, [([*argv, *COMMAND], said) for name, argv, said in REFUSED if name == scheduler])
 
 
 NO_COMMANDS = [
     ([], "ezpz: no command (from the command line); expected `ezpz submit [options] -- COMMAND`"),
-    (["--"], "ezpz: no command (from the command line)"),
-    (["--", "launch"], "ezpz: no command (from the command line)"),
-    (["--", "-n", "4"], "ezpz: no command (from the command line)"),
+    *((["--", *words], "ezpz: no command (from the command line)") for words in ([], ["launch"], ["-n", "4"])),
     (["--", "-n", "four", "python3", "train.py"], "ezpz: argument -n"),
     (["--", "-n", "4", "python3", "trian.py"], "ezpz: no such script: trian.py in "),
     (["--", "python3", "-u", "trian.py"], "ezpz: no such script: trian.py in "),
@@ -258,11 +218,9 @@ NO_COMMANDS = [
 ]
 
 
-def test_a_command_that_cannot_be_started_is_refused(fake, capsys, subtests):
+def test_a_command_that_cannot_be_started_is_refused(fake, refuses):
     fake("slurm")
-    for words, expected in NO_COMMANDS:
-        with subtests.test(str(words)):
-            assert refused(["--time", "1h", *words], capsys).startswith(expected)
+    refuses(main, [(["--time", "1h", *words], said) for words, said in NO_COMMANDS])
 
 
 def test_options_that_say_the_same_as_ours_and_more_are_taken(fake, capsys):
@@ -304,20 +262,18 @@ def test_a_folder_with_the_mark_of_a_pattern_is_meant_as_it_is(fake, capsys):
     assert "; output: loss%j/train-101.out\n" in told
 
 
-def test_nothing_is_queued_with_a_script_for_the_machine_in_front_of_you(place, capsys):
-    assert main(["--scheduler", "none", *COMMAND]) == 125
-    told = capsys.readouterr().err
-    assert told.startswith("ezpz: nothing to queue with: --scheduler none writes a script for the machine in front of")
-    assert told.endswith("Add `--dry-run`.\n")
-
-
-def test_a_dry_run_prints_the_file_and_what_would_be_refused(fake, capsys):
-    kept = fake("slurm")
-    assert main(["--time", "2h", "--dry-run", *COMMAND]) == 0
-    told = capsys.readouterr()
-    assert told.err.startswith("ezpz: this would be refused: too long: --time 02:00:00; expected at most 01:00:00")
-    assert "#SBATCH --time=02:00:00" in told.out
-    assert not (kept / "count").exists()
+def test_without_a_scheduler_one_line_says_what_to_do(place, capsys):
+    for words, begins, ends in (
+        ([], "ezpz: no scheduler here: ", "Run it here with `launch COMMAND`"),
+        (
+            ["--scheduler", "none"],
+            "ezpz: nothing to queue with: --scheduler none writes a script",
+            "Add `--dry-run`.\n",
+        ),
+    ):
+        assert main([*words, *COMMAND]) == 125
+        told = capsys.readouterr().err
+        assert (told.startswith(begins), ends in told, told.count("\n")) == (True, True, 1), told
 
 
 def test_force_submits_what_is_beyond_a_limit_and_says_so(fake, capsys):
@@ -342,14 +298,9 @@ def test_a_site_that_asks_for_an_account_gets_one(fake, capsys, monkeypatch):
     assert "account m1234 does not end with _g, as perlmutter has it" in told.err
     assert "the limits of queue regular were not checked" in told.err  # a QOS: the accounting alone knows it
     assert lines(written(told.out)[1], "SBATCH")[:7] == [
-        "--account=m1234",
-        "--qos=regular",
-        "--constraint=gpu&hbm80g",
-        "--ntasks-per-node=4",
-        "--gpus-per-node=4",
-        "--cpus-per-task=32",
-        "--nodes=4",
-    ]
+        "--account=m1234", "--qos=regular", "--constraint=gpu&hbm80g", "--ntasks-per-node=4", "--gpus-per-node=4",
+        "--cpus-per-task=32", "--nodes=4",
+    ]  # fmt: skip
     monkeypatch.setenv("SBATCH_ACCOUNT", "m99_g")
     assert main(["--dry-run", *COMMAND]) == 0
     assert "#SBATCH --account=m99_g\n" in capsys.readouterr().out
@@ -359,18 +310,10 @@ def test_another_machines_file_is_printed_and_not_submitted(fake, capsys):
     kept = fake("slurm")
     assert main(["--site", "aurora", "-A", "mine", *COMMAND]) == 125
     assert "ezpz: qsub of aurora (ALCF) is not here (from --site); expected a login host" in capsys.readouterr().err
-    assert (
-        main(["--site", "aurora", "-A", "mine", "--dry-run", "--time", "999h", *COMMAND]) == 0
-    )  # its limits are there
+    # its limits are there
+    assert main(["--site", "aurora", "-A", "mine", "--dry-run", "--time", "999h", *COMMAND]) == 0
     assert "#PBS -l filesystems=home:flare\n" in capsys.readouterr().out
     assert not list(kept.iterdir())
-
-
-def test_without_a_scheduler_one_line_says_what_to_do(place, capsys):
-    assert main(COMMAND) == 125
-    told = capsys.readouterr().err
-    assert told.startswith("ezpz: no scheduler here: ")
-    assert "Run it here with `launch COMMAND`" in told
 
 
 def test_what_the_scheduler_does_not_take_is_told_in_its_words(fake, capsys):
@@ -383,22 +326,22 @@ def test_what_the_scheduler_does_not_take_is_told_in_its_words(fake, capsys):
     assert told.count("\n") == 1
 
 
-NAMES = [
-    (["python3", "-m", "ezpz.examples.fsdp_tp", "--preset", "debug"], "fsdp_tp"),
-    (["launch", "-n", "4", "bash", "go.sh"], "go"),
-    (["-n", "4", "python3", "-u", "train.py", "-m", "x"], "train"),
-    (["python3", "-c", "pass"], "python3"),
-    (["bash", "-c", "go.sh"], "bash"),
-    (["ezpz", "launch", "python3", "train.py"], "train"),
-    (["/opt/3d-model", "--x"], "job-3d-model"),
-]
+NAMES = {
+    "python3 -m ezpz.examples.fsdp_tp --preset debug": "fsdp_tp",
+    "launch -n 4 bash go.sh": "go",
+    "-n 4 python3 -u train.py -m x": "train",
+    "python3 -c pass": "python3",
+    "bash -c go.sh": "bash",
+    "ezpz launch python3 train.py": "train",
+    "/opt/3d-model --x": "job-3d-model",
+}
 
 
 def test_the_job_is_called_as_its_program(fake, capsys, subtests):
     fake("slurm")
-    for words, expected in NAMES:
-        with subtests.test(str(words)):
-            assert main(["--dry-run", "--", *words]) == 0
+    for line, expected in NAMES.items():
+        with subtests.test(line):
+            assert main(["--dry-run", "--", *line.split()]) == 0
             assert f"#SBATCH --job-name={expected}\n" in capsys.readouterr().out
 
 
@@ -435,9 +378,8 @@ def test_a_chain_is_queued_at_once_where_jobs_cannot_submit(fake, capsys, monkey
     told = capsys.readouterr()
     path, _ = written(told.out)
     assert told.err.count("\n") == 2
-    assert (
-        "ezpz: of 3 jobs 2 were queued, and are cancelled, because the next is not queued: outputs/train/" in told.err
-    )
+    said = "ezpz: of 3 jobs 2 were queued, and are cancelled, because the next is not queued: outputs/train/"
+    assert said in told.err
     assert "For a chain of those add `--jobs 2`." in told.err
     assert (kept / "cancelled").read_text() == "105.head 104.head\n"  # the last one first
     assert json.loads(Path(path).with_name("chain.json").read_text())["ids"] == []
@@ -455,9 +397,8 @@ def test_a_chain_has_a_folder_of_its_own(place, fake, capsys):
     kept = fake("slurm")
     assert main(["--jobs", "2", "--output", "mine", *COMMAND]) == 0
     capsys.readouterr()
-    assert "ezpz: a chain is in mine already (from --output, where chain.json is)" in refused(
-        ["--jobs", "2", "--output", "mine/", *COMMAND], capsys
-    )
+    told = refused(["--jobs", "2", "--output", "mine/", *COMMAND], capsys)
+    assert "ezpz: a chain is in mine already (from --output, where chain.json is)" in told
     assert main(["--output=-odd", *COMMAND]) == 0
     assert (kept / "call-102").read_text().split("\n")[2] == "./-odd/train.slurm"
 
@@ -466,9 +407,8 @@ def test_a_chain_that_the_site_forbids_is_refused(fake, capsys, monkeypatch):
     fake("slurm")
     monkeypatch.setenv("NERSC_HOST", "perlmutter")
     asked = ["--until-done", "-A", "m1_g", "-q", "debug"]
-    assert "ezpz: a chain in queue debug of perlmutter is forbidden: NERSC's queue policy" in refused(
-        [*asked, *COMMAND], capsys
-    )
+    told = refused([*asked, *COMMAND], capsys)
+    assert "ezpz: a chain in queue debug of perlmutter is forbidden: NERSC's queue policy" in told
     assert main([*asked, "--force", *COMMAND]) == 0
     assert "ezpz: --force: a chain in queue debug" in capsys.readouterr().err
 
@@ -476,15 +416,9 @@ def test_a_chain_that_the_site_forbids_is_refused(fake, capsys, monkeypatch):
 def test_quotes_and_long_commands_survive(place, fake, capsys, run_cli):
     fake("slurm")
     words = [
-        "python3",
-        "-c",
-        "import sys\nprint(sys.argv[1:])",
-        "it's",
-        "a  b",
-        "$HOME",
-        "*",
+        "python3", "-c", "import sys\nprint(sys.argv[1:])", "it's", "a  b", "$HOME", "*",
         *(f"word-{n:03}" for n in range(40)),
-    ]
+    ]  # fmt: skip
     assert main(["--dry-run", "--", *words]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 120
@@ -523,14 +457,13 @@ def test_a_conda_environment_of_ones_own_is_the_jobs(place, fake, capsys, monkey
     assert "CONDA_PREFIX" not in capsys.readouterr().out
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(place, fake, capsys):
+def test_a_folder_that_cannot_be_written_is_one_line(place, fake, refuses):
     fake("slurm")
     (place / "outputs").write_text("a file")
-    assert "ezpz: cannot write outputs/train/job-" in refused(COMMAND, capsys)
+    refuses(main, [(COMMAND, "ezpz: cannot write outputs/train/job-")])
 
 
-def test_a_plain_slurm_has_a_line_to_complete_for_devices(place, capsys):
-    """Devices differ from cluster to cluster."""
+def test_a_plain_slurm_has_a_line_to_complete_for_devices_which_differ(place, capsys):
     assert main(["--scheduler", "slurm", "--dry-run", *COMMAND]) == 0
     text = capsys.readouterr().out
     assert "\n##SBATCH --gpus-per-node=4\n" in text
@@ -626,6 +559,5 @@ def test_a_job_file_of_pbs_runs_as_pbs_starts_it(code, clean_env, run_cli, check
     assert (told["jobs"], told["chain"]) == (["7.head"], False)
     text = (work / told["folder"] / "7.head.OU").read_text()
     assert (kept / "code").read_text() == f"{code}\n", text
-    assert sorted(re.findall(r"rank \d .*", text)) == [f"rank 0 {work}", f"rank 1 {work}"] or code, (
-        text
-    )  # one that fails ends the other
+    ranks = sorted(re.findall(r"rank \d .*", text))
+    assert ranks == [f"rank 0 {work}", f"rank 1 {work}"] or code, text  # one that fails ends the other
