@@ -139,19 +139,8 @@ NEEDED = {  # what these cannot do without
     "report": ["run"],
 }
 WITHOUT_JSON = [
-    "checkpoint",
-    "completion",
-    "export",
-    "fetch",
-    "init",
-    "kill",
-    "logs",
-    "open",
-    "plot",
-    "report",
-    "shell",
-    "watch",
-]
+    "checkpoint", "completion", "export", "fetch", "init", "kill", "logs", "open", "plot", "report", "shell", "watch",
+]  # fmt: skip
 
 
 def test_a_wrong_option_of_any_verb_is_one_line_and_exit_code_2(capsys, subtests):

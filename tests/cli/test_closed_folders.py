@@ -40,17 +40,9 @@ def ezpz(run_cli, clean_env, tmp_path):
 
 
 ONE_RUN = (
-    ["runs", "--goodput"],
-    ["report"],
-    ["watch", "--once"],
-    ["why"],
-    ["logs"],
-    ["plot"],
-    ["open"],
-    ["export"],
-    ["startup"],
-    ["compare", "outputs/mine/1"],
-)
+    ["runs", "--goodput"], ["report"], ["watch", "--once"], ["why"], ["logs"], ["plot"], ["open"], ["export"],
+    ["startup"], ["compare", "outputs/mine/1"],
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("what", ["", "run.json"], ids=["folder", "file"])

@@ -96,18 +96,8 @@ def test_hosts_of_a_lab_are_compared_and_one_that_is_gone_is_named(make_hosts, e
 
 def test_a_bundle_holds_what_a_ticket_needs_and_no_secret(run_cli, environ, tmp_path):
     environ = {**environ, "HF_TOKEN": "hf_abcdefghijklmnopqrstuvwxyz01"}
-    launch = [
-        sys.executable,
-        "-m",
-        "ezpz.launch",
-        "-n",
-        "1",
-        "--",
-        shutil.which("echo"),
-        "--token",
-        environ["HF_TOKEN"],
-    ]
-    assert run_cli(launch, environ).returncode == 0
+    rank = [shutil.which("echo"), "--token", environ["HF_TOKEN"]]
+    assert run_cli([sys.executable, "-m", "ezpz.launch", "-n", "1", "--", *rank], environ).returncode == 0
     done = run_cli([*DOCTOR, "--bundle", "ticket.zip"], environ)
     assert "written: ticket.zip" in done.stderr
     with zipfile.ZipFile(tmp_path / "ticket.zip") as bundle:

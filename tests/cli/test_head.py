@@ -15,34 +15,14 @@ from lab import selection
 
 EZPZ = [str(Path(sys.executable).parent / "ezpz")]
 # What prints something: the help of every verb, and what verbs show without a run, or of one.
-LINES = {
-    **{f"{verb} --help": ["ezpz", verb, "--help"] for verb in VERBS},
-    "--help": ["ezpz", "--help"],
-    "--version": ["ezpz", "--version"],
-    "sites": ["ezpz", "sites"],
-    "sites NAME": ["ezpz", "sites", "aurora"],
-    "where": ["ezpz", "where"],
-    "where --json": ["ezpz", "where", "--json"],
-    "fetch --list": ["ezpz", "fetch", "--list"],
-    "kill": ["ezpz", "kill"],
-    "benchmark --list": ["ezpz", "benchmark", "--list"],
-    "launch --dry-run": ["ezpz", "launch", "-n", "2", "--dry-run", "true"],
-    "launch --explain": ["ezpz", "launch", "-n", "2", "--explain", "true"],
-    "launch --json": ["ezpz", "launch", "-n", "2", "--json", "true"],
-    "runs": ["ezpz", "runs", "one"],
-    "compare": ["ezpz", "compare", "one", "one"],
-    "plot": ["ezpz", "plot", "one"],
-    "watch": ["ezpz", "watch", "one"],
-    "export": ["ezpz", "export", "one", "--csv"],
-    "report": ["ezpz", "report", "one"],
-    "open": ["ezpz", "open", "one"],
-    "shell": ["ezpz", "shell"],
-    "init": ["ezpz", "init", "laptop"],
-    "ezpz": ["ezpz"],
-    "python3 -m ezpz.launch": ["ezpz.launch"],
-    "python3 -m ezpz.cluster": ["ezpz.cluster", "--sh"],
-    "test_dist --help": ["ezpz.test_dist", "--help"],
-}
+LINES = [
+    *(f"ezpz {verb} --help" for verb in VERBS),
+    *("ezpz", "ezpz --help", "ezpz --version", "ezpz sites", "ezpz sites aurora", "ezpz where", "ezpz where --json"),
+    *("ezpz fetch --list", "ezpz kill", "ezpz benchmark --list", "ezpz runs one", "ezpz compare one one"),
+    *(f"ezpz launch -n 2 {option} true" for option in ("--dry-run", "--explain", "--json")),
+    *("ezpz plot one", "ezpz watch one", "ezpz export one --csv", "ezpz report one", "ezpz open one", "ezpz shell"),
+    *("ezpz init laptop", "ezpz.launch", "ezpz.cluster --sh", "ezpz.test_dist --help"),
+]
 # Of these a whole process of their own: each ends in another way.
 REAL = [["sites"], ["launch", "-n", "2", "--dry-run", "true"], ["export", "one", "--csv"], ["--version"], []]
 # One process that has imported the verbs, and a fork of it for every line: it runs and ends as a program does, down to
@@ -73,23 +53,15 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 def run_lines(stdout, env, folder):
     """Run every line with such a stdout; yield (the line, its exit code, what it said on stderr)."""
     write_run(folder / "one", {"loss": [3.0, 2.0, 1.0]})
-    lines = {line: words for line, words in LINES.items() if selection.HAS_TORCH or "test" not in line}
-    subprocess.run(
-        [sys.executable, "-c", FORKS],
-        cwd=folder,
-        env=env,
-        input=json.dumps(list(lines.values())),
-        stdout=stdout,
-        text=True,
-        check=True,
-    )
+    lines = [line for line in LINES if selection.HAS_TORCH or "test" not in line]
+    how = {"cwd": folder, "env": env, "stdout": stdout, "text": True}
+    words = json.dumps([line.split() for line in lines])
+    subprocess.run([sys.executable, "-c", FORKS], input=words, check=True, **how)
     codes = json.loads((folder / "codes").read_text())
     for number, (line, code) in enumerate(zip(lines, codes, strict=True)):
         yield line, code, (folder / f"err-{number}").read_text()
     for words in REAL:
-        done = subprocess.run(
-            [*EZPZ, *words], cwd=folder, env=env, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
-        )
+        done = subprocess.run([*EZPZ, *words], stderr=subprocess.PIPE, check=False, **how)
         yield f"a process of {words}", done.returncode, done.stderr
 
 

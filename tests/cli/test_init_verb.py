@@ -123,17 +123,11 @@ def test_a_folder_that_cannot_be_written_is_one_line(bare, capsys, monkeypatch):
     assert f"cannot write job.slurm in {bare}: Permission denied (from the working folder)" in capsys.readouterr().err
 
 
-def test_shell_prints_a_line_that_a_shell_reads(capsys, clean_env):
+def test_shell_prints_a_line_that_a_shell_reads(capsys, run_cli):
     assert print_line([]) == 0
     line = capsys.readouterr().out
     assert line == f"source {utils()}\n"
-    done = subprocess.run(
-        ["/bin/bash", "-c", f"{line} type -t launch ezpz_setup_env"],
-        env=clean_env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_cli(["/bin/bash", "-c", f"{line} type -t launch ezpz_setup_env"])
     assert (done.stdout, done.stderr) == ("function\nfunction\n", "")
 
 

@@ -42,19 +42,9 @@ COUNTED = ("peak", "at_peak", "largest", "when", "steps", "before")
 def test_a_trainer_needs_the_same_with_and_without_data(simulate, tmp_path):
     train = [sys.executable, "-m", "ezpz.examples.fsdp_tp", "--preset", "debug", "--max_iters", "2", "--no_plots"]
     train += [
-        "--n_layers",
-        "2",
-        "--eval_samples",
-        "32",
-        "--tp",
-        "2",
-        "--dp_replicate",
-        "2",
-        "--dtype",
-        "bf16",
-        "--activation_checkpoint",
-        "full",
-    ]
+        "--n_layers", "2", "--eval_samples", "32", "--tp", "2", "--dp_replicate", "2", "--dtype", "bf16",
+        "--activation_checkpoint", "full",
+    ]  # fmt: skip
     told = [
         answer(simulate("-n", "8", "--json", *how, *train, "--batch_size", "8", "--outdir", tmp_path / str(len(how))))
         for how in ([], ["--no-data"])

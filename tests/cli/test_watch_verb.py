@@ -16,14 +16,11 @@ import time
 from pathlib import Path
 
 import pytest
-from runs_on_disk import row, write_run
+from runs_on_disk import light, row, write_run
+
+from ezpz.cli.watch import main
 
 SRC = str(Path(__file__).parents[2] / "src")
-HEAVY = ("torch", "matplotlib", "xarray", "h5py", "pandas", "wandb")
-WATCH = (
-    "import sys; from ezpz.cli.watch import main; c = main(sys.argv[1:]); "
-    f"assert not {{*{HEAVY}}} & {{*sys.modules}}; sys.exit(c)"
-)
 
 
 def facts(**changed):
@@ -50,8 +47,9 @@ def end(run, **changed):
     (run / "new").replace(run / "run.json")
 
 
-def environ(cwd, more):
-    return {"PATH": os.environ["PATH"], "PYTHONPATH": SRC, "HOME": str(cwd), "TERM": "xterm-256color", **more}
+def watching(words, cwd, more, **streams):
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": SRC, "HOME": str(cwd), "TERM": "xterm-256color", **more}
+    return subprocess.Popen([sys.executable, "-c", light("watch"), *map(str, words)], env=env, cwd=cwd, **streams)
 
 
 @pytest.fixture
@@ -60,16 +58,9 @@ def piped(tmp_path):
     started = []
 
     def start(*words, **more):
-        child = subprocess.Popen(
-            [sys.executable, "-c", WATCH, *map(str, words)],
-            env=environ(tmp_path, more),
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(child)
-        return child
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(watching(words, tmp_path, more, **pipes))
+        return started[-1]
 
     yield start
     for child in started:
@@ -84,15 +75,8 @@ class Terminal:
         self.columns = size[1]
         self.leader, follower = pty.openpty()
         self.resize(*size)
-        self.child = subprocess.Popen(
-            [sys.executable, "-c", WATCH, *map(str, words)],
-            env=environ(cwd, more),
-            cwd=cwd,
-            stdin=follower,
-            stdout=follower,
-            stderr=follower,
-            start_new_session=True,
-        )
+        ends = dict.fromkeys(("stdin", "stdout", "stderr"), follower)
+        self.child = watching(words, cwd, more, start_new_session=True, **ends)
         os.close(follower)
         self.raw = ""
         self._half = ""
@@ -117,12 +101,12 @@ class Terminal:
             for part in re.finditer(r"\x1b\[(\d*)[\d;]*([A-Za-z])|([\s\S])", data[: len(data) - len(self._half)]):
                 self._take(*part.groups())
 
-    def wait_for(self, text, seconds=20):
-        """Read until a text is on the screen, and a picture is whole."""
+    def wait_for(self, text, seconds=60, before=0):
+        """Read until a text is on the screen, and a picture that begins behind so much of the output is whole."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not (text in self.screen() and self.is_whole()):
+        while text not in self.screen() or "\x1b[J" not in self.raw[before:] or not self.is_whole():
+            assert time.monotonic() < until, self.screen()
             self.read(0.1)
-        assert text in self.screen(), self.screen()
 
     def is_whole(self):
         """Tell whether the last picture has come to its end."""
@@ -251,20 +235,16 @@ def test_piped_the_values_of_the_hardware_are_a_line_when_they_are_new(piped, li
 
 
 @pytest.mark.slow
-def test_how_a_run_ended_is_told_and_the_exit_code_is_0(piped, live):
-    end(live, state="failed", cause="ValueError: no ink")
-    out, err = piped(live, "--interval", "0.2").communicate(timeout=120)
-    assert out.splitlines()[-1].startswith("train: failed (ValueError: no ink), 20 rows, step 19")
-    assert err == ""
-
-
-@pytest.mark.slow
-def test_a_run_that_was_killed_is_noticed(piped, live):
-    end(live, state="running", process={"host": os.uname().nodename, "pid": 2**22 + 5, "birth": "1"})
-    child = piped(live, "--interval", "0.2")
-    out, _ = child.communicate(timeout=120)
-    assert "died (its process is gone" in out.splitlines()[-1]
-    assert child.returncode == 0
+def test_how_a_run_ended_also_by_being_killed_is_told_and_the_exit_code_is_0(piped, live):
+    for changed, said in (
+        ({"state": "failed", "cause": "ValueError: no ink"}, "train: failed (ValueError: no ink), 20 rows, step 19"),
+        ({"state": "running", "process": {**facts()["process"], "pid": 2**22 + 5}}, "died (its process is gone"),
+    ):
+        end(live, **changed)
+        child = piped(live, "--interval", "0.2")
+        out, err = child.communicate(timeout=120)
+        assert said in out.splitlines()[-1]
+        assert (err, child.returncode) == ("", 0)
 
 
 @pytest.mark.slow
@@ -285,11 +265,9 @@ def test_it_waits_for_a_run_and_says_so_once(piped, tmp_path):
     time.sleep(0.4)
     write_run(tmp_path / "outputs/train/1", {"loss": [1.0, 0.5]})
     out, err = child.communicate(timeout=120)
-    assert [line.split(maxsplit=1)[1] for line in out.splitlines()] == [
-        "step 1 loss=0.5 █▁ 1 rows/s",
-        "finished, 2 rows, step 1, 1 rows/s, 5 min 12 s",
-    ]
-    assert err == ""
+    step, last = (line.split(maxsplit=1)[1] for line in out.splitlines())
+    assert (step, err) == ("step 1 loss=0.5 █▁ 1 rows/s", "")
+    assert last == "finished, 2 rows, step 1, 1 rows/s, 5 min 12 s"
 
 
 @pytest.mark.slow
@@ -303,25 +281,22 @@ def test_it_waits_for_the_first_row_and_says_so_once(piped, live):
 
 
 WRONG = [
-    (["gone/"], 2, "no folder"),
-    (["loss"], 2, "there is no outputs/ here"),
-    (["r", "r"], 2, "2 folders"),
-    (["r", "--interval", "0"], 2, "--interval: '0' (from the command line); expected seconds from 0.05 to 86400"),
-    (["r", "--interval", "nan"], 2, "--interval: 'nan'"),
-    (["r", "--bad"], 2, "unknown option --bad"),
-    (["empty", "--once"], 1, "no run yet in empty"),
-    (["--help"], 0, ""),
+    (["gone/"], "no folder"),
+    (["loss"], "there is no outputs/ here"),
+    (["r", "r"], "2 folders"),
+    (["r", "--interval", "0"], "--interval: '0' (from the command line); expected seconds from 0.05 to 86400"),
+    (["r", "--interval", "nan"], "--interval: 'nan'"),
+    (["r", "--bad"], "unknown option --bad"),
 ]
 
 
-def test_what_was_typed_wrong_is_one_line(in_process, live, tmp_path, subtests):
+def test_what_was_typed_wrong_is_one_line(in_process, refuses, live, tmp_path):
+    refuses(main, WRONG)
     (tmp_path / "empty").mkdir()
-    for words, code, text in WRONG:
-        with subtests.test(str(words)):
-            done = in_process(["watch", *words])
-            told = (done.returncode, done.stderr.count("\n"), "usage:" in done.stdout)
-            assert told == (code, int(code > 0), code == 0)
-            assert text in done.stderr
+    none = in_process(["watch", "empty", "--once"])
+    assert (none.returncode, none.stderr.count("\n"), "no run yet in empty" in none.stderr) == (1, 1, True)
+    usage = in_process(["watch", "--help"])
+    assert (usage.returncode, usage.stderr, "usage:" in usage.stdout) == (0, "", True)
 
 
 @pytest.mark.slow
@@ -339,18 +314,13 @@ def test_a_reader_that_leaves_ends_it_quietly(piped, live):
 
 @pytest.mark.slow
 def test_interrupted_in_a_pipe_it_ends_with_130_and_no_traceback(piped, live):
-    child = piped(live, "--interval", "30")
-    child.stdout.readline()
+    child = piped(live, "--interval", "30", PYTHONIOENCODING="ascii")
+    line = child.stdout.readline()
+    assert line.isascii(), "nothing else can be written"
+    assert "#~-.____" in line
     child.send_signal(signal.SIGINT)
     assert child.wait(120) == 130
     assert child.stderr.read() == ""
-
-
-@pytest.mark.slow
-def test_ascii_where_nothing_else_can_be_written(piped, live):
-    out, _ = piped(live, "--once", PYTHONIOENCODING="ascii").communicate(timeout=120)
-    assert out.isascii()
-    assert "#~-.____" in out
 
 
 def test_on_a_terminal_the_picture_is_drawn_again_in_its_place(terminal, live):
@@ -381,9 +351,7 @@ def test_a_terminal_that_changes_its_size_gets_a_picture_of_that_size(terminal, 
     shown.wait_for("step 19")
     shown.resize(40, 130)
     before = len(shown.raw)
-    until = time.monotonic() + 20
-    while time.monotonic() < until and not ("\x1b[J" in shown.raw[before:] and shown.is_whole()):
-        shown.read(0.1)
+    shown.wait_for("step 19", before=before)
     drawn = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown.raw[before:]).splitlines()
     assert max(map(len, drawn)) in range(120, 131)
     assert len([line for line in drawn if line.count("┌") == 2]) == 1  # both metrics side by side

@@ -12,24 +12,9 @@ import pytest
 EZPZ = [sys.executable, "-m", "ezpz"]
 RECORDS = Path(__file__).parents[1] / "data" / "environments"
 KEYS = [
-    "scheduler",
-    "job_id",
-    "end_time",
-    "hosts",
-    "slots",
-    "device",
-    "devices_per_host",
-    "devices",
-    "site",
-    "python",
-    "python_version",
-    "mpi",
-    "mpi_path",
-    "interface",
-    "address",
-    "origins",
-    "notes",
-]
+    "scheduler", "job_id", "end_time", "hosts", "slots", "device", "devices_per_host", "devices", "site", "python",
+    "python_version", "mpi", "mpi_path", "interface", "address", "origins", "notes",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -131,7 +116,7 @@ HANGS = (
     ({"SLURM_JOB_ID": "7"}, 125),
     ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost"}, 0),
     ({"FLUX_URI": "x", "FLUX_JOB_ID": "f9"}, 125),
-)
+)  # fmt: skip
 
 
 @pytest.mark.slow

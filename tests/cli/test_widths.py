@@ -50,15 +50,9 @@ def runs(tmp_path):
 
 
 LINES = (
-    ["where"],
-    ["fetch", "--list", "--folder", "/a/folder/" + "with-a-long-name/" * 8],
-    ["benchmark", "--list"],
-    ["sites"],
-    ["runs"],
-    ["watch", "--once", "outputs/one"],
-    ["--help"],
-    [],
-)
+    ["where"], ["fetch", "--list", "--folder", "/a/folder/" + "with-a-long-name/" * 8], ["benchmark", "--list"],
+    ["sites"], ["runs"], ["watch", "--once", "outputs/one"], ["--help"], [],
+)  # fmt: skip
 
 
 @pytest.mark.slow
