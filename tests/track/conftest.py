@@ -5,12 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import folders
 import pytest
 
 from ezpz.ranks import CONTRACT
 from ezpz.track import History
-
-SRC = str(Path(__file__).parents[2] / "src")
 
 
 @pytest.fixture(autouse=True)
@@ -69,10 +68,7 @@ def run_python(tmp_path):
     """`run_python(code, *args, **environ)` -> CompletedProcess of a new interpreter in `tmp_path`, output as bytes."""
 
     def run(code, *args, interpreter=(), **environ):
-        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SRC, "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, *interpreter, "-c", code, *map(str, args)]
-        return subprocess.run(
-            command, env={**env, **environ}, capture_output=True, timeout=120, cwd=tmp_path, check=False
-        )
+        command, env = [sys.executable, *interpreter, "-c", code, *map(str, args)], folders.environ(tmp_path, **environ)
+        return subprocess.run(command, env=env, capture_output=True, timeout=120, cwd=tmp_path, check=False)
 
     return run

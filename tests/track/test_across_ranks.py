@@ -1,7 +1,6 @@
 """`in_ranks_across.py` in real ranks, one launch for each number of them; and ranks that end in the middle."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -9,14 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from folders import environ
 
+from lab import process
+
+ON_CPU = {"OMP_NUM_THREADS": "1", "TORCH_DEVICE": "cpu"}
 IN_RANKS = Path(__file__).with_name("in_ranks_across.py")
-SRC = Path(__file__).parents[2] / "src"
-
-
-def environ(home, **more):
-    fixed = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
-    return {**fixed, "PYTHONDONTWRITEBYTECODE": "1", "TORCH_DEVICE": "cpu", **more}
 
 
 @pytest.mark.slow
@@ -24,15 +21,7 @@ def environ(home, **more):
 def test_in_real_ranks(tmp_path, ranks):
     launch = [sys.executable, "-m", "ezpz.launch", "-n", str(ranks), sys.executable, "-m", "pytest", "-q"]
     inside = ["-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=120", str(IN_RANKS)]
-    done = subprocess.run(
-        [*launch, *inside],
-        env=environ(tmp_path),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = process.run([*launch, *inside], environ(tmp_path, **ON_CPU), timeout=240, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" passed") == ranks, done.stdout
 
@@ -78,7 +67,7 @@ def run_bare(tmp_path, case, world=3, script=SCRIPT):
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", script, case],
-            env=environ(tmp_path, **told, RANK=str(rank), LOCAL_RANK=str(rank)),
+            env=environ(tmp_path, **ON_CPU, **told, RANK=str(rank), LOCAL_RANK=str(rank)),
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,17 +1,16 @@
 """Where curves part, on curves that were made for it, and what is said of them."""
 
-import json
 import time
 
 import numpy as np
 import pytest
+from folders import leave_run
 
 from ezpz.errors import UsageError
 from ezpz.track.compare.comparison import compare_runs
 from ezpz.track.compare.curves import Pair
 from ezpz.track.compare.divergence import measure
 from ezpz.track.compare.noise import Tolerance, default_tolerance, window_of
-from ezpz.track.run import open_run
 from ezpz.track.values import encode
 
 NOISE = np.random.default_rng(0)
@@ -24,19 +23,13 @@ def make_run(tmp_path):
     """`make_run("a", curve, lr=…, effective={…}, config={…}, attempts={step: attempt})` -> Run."""
 
     def make(name, curve, *, first=0, every=1, lr=None, attempts=(), key="loss", **facts):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "run.json").write_text(json.dumps({"name": name, "state": "finished", **facts}))
         attempt, rows = 1, []
         for number, value in enumerate(curve):
             step = first + every * number
             attempt += step in attempts
             metrics = {key: encode(float(value)), **({} if lr is None else {"lr": lr[number]})}
-            rows.append(
-                {"v": 1, "t": 100.0 + number, "step": step, "m": metrics, **({"a": attempt} if attempt > 1 else {})}
-            )
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return open_run(folder)
+            rows.append({"t": 100.0 + number, "step": step, "a": attempt, "m": metrics})
+        return leave_run(tmp_path / name, rows, {"name": name, "state": "finished", **facts})
 
     return make
 

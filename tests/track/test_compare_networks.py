@@ -1,13 +1,13 @@
 """`ezpz compare` on networks that were really trained: nine pairs of runs, and the story of two silent dropouts."""
 
 import json
-import os
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+from folders import environ
 
 from ezpz.cli.compare import main
 from ezpz.track.compare.comparison import compare_runs
@@ -37,12 +37,11 @@ def trained(tmp_path_factory):
     """`trained(network)` -> the folder of its runs, trained when they are first asked for."""
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("trained")
-    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(HERE.parents[1] / "src")}
 
     @cache
     def train(network):
         line = [sys.executable, HERE / "compare_transformer.py", folder / network, network]
-        subprocess.run(line, env=env, check=True, timeout=550, capture_output=True)
+        subprocess.run(line, env=environ(folder), check=True, timeout=550, capture_output=True)
         return folder / network
 
     return train

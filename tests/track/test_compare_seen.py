@@ -1,10 +1,10 @@
 """What `ezpz compare` says of batches, random generators and settings that were changed by hand."""
 
-import json
 import sys
 
 import numpy as np
 import pytest
+from folders import leave_run
 
 from ezpz.track.compare.comparison import compare_runs
 from ezpz.track.compare.output import as_object, render
@@ -23,12 +23,10 @@ def run(tmp_path):
     """`run("a", sums={step: sum}, settings={step: {name: value}}, generators={step: {…}}, curve=…, lr=…)`."""
 
     def make(name, *, sums=(), settings=(), generators=(), curve=CURVE, lr=None, form="f", places=1, ranks=(), **facts):
-        folder = tmp_path / name
-        folder.mkdir()
         lines = []
 
         def write(step, kind, content):
-            lines.append({"v": 1, "t": 1.0 + step, "step": step, **({"k": kind} if kind else {}), "m": content})
+            lines.append({"t": 1.0 + step, "step": step, **({"k": kind} if kind else {}), "m": content})
 
         for step, value in enumerate(curve):
             write(step, "", {"loss": float(value), **({} if lr is None else {"lr": lr[step]})})
@@ -41,9 +39,7 @@ def run(tmp_path):
         for step, text in ranks:
             window = {"world": 2, "every": 1, "steps": [step], "held": [2], "keys": {}, "batches": {str(step): text}}
             write(step, "ranks", window)
-        (folder / "run.json").write_text(json.dumps({"name": name, "state": "finished", **facts}))
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(each, separators=(",", ":")) + "\n" for each in lines))
-        return open_run(folder)
+        return leave_run(tmp_path / name, lines, {"name": name, "state": "finished", **facts})
 
     return make
 

@@ -5,11 +5,11 @@ import math
 import random
 
 import pytest
+from folders import leave_run
 
 from ezpz.cli.runs import main as runs
 from ezpz.track import History
 from ezpz.track.curves import curve_findings
-from ezpz.track.run import open_run
 from ezpz.track.values import encode
 
 NAN, INF = math.nan, math.inf
@@ -25,25 +25,18 @@ def falling(steps, seed=0, noise=0.05, start=2.3, end=0.2):
 
 def journal(folder, ranks, key="loss", **more):
     """Write a run of several ranks: `ranks` holds the values of each; `more` further metrics of rank 0."""
-    folder.mkdir()
     steps = len(ranks[0])
     lines = []
     for step in range(steps):
         row = {key: ranks[0][step], **{name: values[step] for name, values in more.items()}}
-        lines.append({"k": "", "step": step, "m": {name: encode(value) for name, value in row.items()}})
+        lines.append({"t": 1000.0 + step, "step": step, "m": {name: encode(value) for name, value in row.items()}})
     for first in range(0, steps, 100):
         of = range(first, min(first + 100, steps))
         entry = {"ranks": [[None if values[at] is None else encode(values[at]) for at in of] for values in ranks]}
         m = {"world": len(ranks), "every": 1, "steps": list(of), "held": [len(ranks)] * len(of), "keys": {key: entry}}
         if len(ranks) > 1:
-            lines.append({"k": "ranks", "step": of[-1], "m": m})
-    with (folder / "metrics.jsonl").open("w") as file:
-        for line in lines:
-            written = {"v": 1, "t": 1000.0 + line["step"], "step": line["step"], "a": 1}
-            written |= {"k": line["k"]} if line["k"] else {}
-            file.write(json.dumps({**written, "m": line["m"]}, separators=(",", ":")) + "\n")
-    (folder / "run.json").write_text(json.dumps({"schema": 1, "name": "r", "state": "finished"}))
-    return open_run(folder)
+            lines.append({"t": 1000.0 + of[-1], "step": of[-1], "k": "ranks", "m": m})
+    return leave_run(folder, lines, {"schema": 1, "name": "r", "state": "finished"})
 
 
 def kinds(run):

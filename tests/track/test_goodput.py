@@ -5,6 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from folders import leave_run
 
 from ezpz.track.goodput import ROWS, Span, account, advise, best_interval, read_spans, share_lost
 from ezpz.track.run import open_run
@@ -162,25 +163,22 @@ def test_there_is_no_advice_before_the_third_failure():
 
 def test_spans_are_read_from_a_run_that_was_killed_and_continued(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    folder = tmp_path / "run"
-    folder.mkdir()
     rows = []
     for number, first, count, start in ((1, 0, 4, 100.0), (2, 2, 3, 200.0)):
         more = {"a": number} if number > 1 else {}
         for place in range(count):
             values = {"dt": 1.0, "dtd": 0.25, **({"dt_save": 0.5} if place == 1 else {})}
             time = start + place + (0.5 if place > 0 else 0.0)
-            rows.append({"v": 1, "t": time, "step": first + place, **more, "m": values})
-        rows.append({"v": 1, "t": start + 9, "step": first + count, **more, "k": "sections", "m": {"checkpoint": 0.75}})
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
+            rows.append({"t": time, "step": first + place, **more, "m": values})
+        rows.append({"t": start + 9, "step": first + count, **more, "k": "sections", "m": {"checkpoint": 0.75}})
 
     def facts(number, began, **more):
         told = {"attempt": number, "process": {"host": "n01", "pid": 1, "birth": "1", "began": began}, **more}
         return {"schema": 1, "name": "run", "timeline": {"setup": 2.0, "history": 2.5, "data": 3.0}, **told}
 
     newest = facts(2, 195.0, state="finished", ended="1970-01-01T00:03:30+00:00")
-    (folder / "run.json").write_text(json.dumps({**newest, "earlier": [facts(1, 95.0, state="running")]}))
-    spans = read_spans(open_run(folder))
+    earlier = [facts(1, 95.0, state="running")]
+    spans = read_spans(leave_run(tmp_path / "run", rows, {**newest, "earlier": earlier}))
     assert [(span.begin, span.end, span.failed) for span in spans] == [(95.0, 109.0, True), (195.0, 210.0, False)]
     assert [span.imported for span in spans] == [97.0, 197.0]
     assert spans[0].sections == [(4, {"checkpoint": 0.75})]
@@ -197,17 +195,10 @@ def test_an_attempt_without_rows_ends_with_its_launch(tmp_path, monkeypatch):
     record.mkdir(parents=True)
     ended = {"launch_id": "abcd1234ef", "state": "finished", "started": 150.0, "ended": 160.0}
     (record / "run.json").write_text(json.dumps(ended))
-    folder = tmp_path / "run"
-    folder.mkdir()
-    rows = [
-        {"v": 1, "t": t, "step": step, **more, "m": {"dt": 1.0}}
-        for t, step, more in ((100.0, 0, {}), (200.0, 1, {"a": 2}))
-    ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [{"t": 100.0, "step": 0, "m": {"dt": 1.0}}, {"t": 200.0, "step": 1, "a": 2, "m": {"dt": 1.0}}]
     facts = {"schema": 1, "name": "run", "state": "finished", "attempt": 2}
     idle = {**facts, "launch": {"EZPZ_LAUNCH_ID": "abcd1234ef"}}
-    (folder / "run.json").write_text(json.dumps({**facts, "earlier": [{**facts, "attempt": 1}, idle]}))
-    spans = read_spans(open_run(folder))
+    spans = read_spans(leave_run(tmp_path / "run", rows, {**facts, "earlier": [{**facts, "attempt": 1}, idle]}))
     assert [(span.begin, span.end, len(span.times)) for span in spans] == [
         (100.0, 100.0, 1),
         (150.0, 160.0, 0),

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from folders import leave_run
 from test_textplot import SHAPES
 
 from ezpz.track.quantities import duration, number
@@ -32,18 +33,12 @@ HOSTILE = [
 
 def write_run(folder, rows, facts=None, *, windows=(), attempts=None):
     """A run folder as a writer leaves it: rows are metrics by step, `attempts` the attempt of each row."""
-    folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for number_of, (step, metrics) in enumerate(rows):
-        row = {"v": 1, "t": 1795194000.0 + number_of, "step": step}
-        if attempts:
-            row["a"] = attempts[number_of]
+        row = {"t": 1795194000.0 + number_of, "step": step, "a": attempts[number_of] if attempts else 1}
         lines.append({**row, "m": {key: encode(value) for key, value in metrics.items()}})
-    lines += [{"v": 1, "t": 1795195000.0, "step": each["steps"][-1], "k": "ranks", "m": each} for each in windows]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if facts is not None:
-        (folder / "run.json").write_text(json.dumps({"name": "run", "state": "finished", **facts}))
-    return open_run(folder)
+    lines += [{"t": 1795195000.0, "step": each["steps"][-1], "k": "ranks", "m": each} for each in windows]
+    return leave_run(folder, lines, None if facts is None else {"name": "run", "state": "finished", **facts})
 
 
 def window(steps, **keys):

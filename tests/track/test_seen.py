@@ -1,9 +1,9 @@
 """What steps saw, from the loop to the journal and back; and data-parallel ranks on identical batches."""
 
-import json
 import random
 
 import pytest
+from folders import leave_run
 
 from ezpz.track import History
 from ezpz.track.batches import batch_findings, read_seen
@@ -20,9 +20,7 @@ def batch(total, place=0, places=2, form=FORM):
 
 
 def read(tmp_path, written):
-    lines = [{"v": 1, "t": 1.0, "step": step, "k": "seen", "m": content} for step, content in written]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-    return read_seen(open_run(tmp_path))
+    return read_seen(leave_run(tmp_path, [{"step": step, "k": "seen", "m": content} for step, content in written]))
 
 
 def test_sums_of_steps_come_back(subtests, tmp_path):
@@ -125,23 +123,19 @@ def windows(of_rank, world, most_ranks=64):
 
 
 def findings(tmp_path, of_rank, world, **options):
-    lines = [
-        {"v": 1, "t": 1.0, "step": content["steps"][-1], "k": "ranks", "m": content}
-        for content in windows(of_rank, world, **options)
-    ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-    return batch_findings(open_run(tmp_path))
+    told = windows(of_rank, world, **options)
+    return batch_findings(leave_run(tmp_path, [{"step": m["steps"][-1], "k": "ranks", "m": m} for m in told]))
 
 
 LOOKS = (0, 1, 2, 50)
 
 
-def own(rank, *, place=None, looks=LOOKS):
-    return {step: (rank if place is None else place, 1000 * rank + step) for step in looks}
+def like(rank, place, looks=LOOKS):
+    return {step: (place, 1000 * rank + step) for step in looks}
 
 
-def like(rank, place):
-    return {step: (place, 1000 * rank + step) for step in LOOKS}
+def own(rank, looks=LOOKS):
+    return like(rank, rank, looks)
 
 
 def test_two_data_parallel_ranks_with_the_same_batches_are_named(subtests, tmp_path):
@@ -190,12 +184,11 @@ def test_ranks_that_share_a_place_are_found_with_those_of_another_place(tmp_path
 
 def test_damaged_records_say_nothing(tmp_path):
     lines = [
-        {"v": 1, "t": 1.0, "step": 1, "k": "seen", "m": {"first": "x", "batches": 3, "set lr": [1]}},
-        {"v": 1, "t": 1.0, "step": 1, "k": "seen", "m": {"first": 0, "batches": "zz", "at": 1, "torch": "x"}},
-        {"v": 1, "t": 1.0, "step": 1, "k": "ranks", "m": {"world": 2, "every": 1, "steps": [1], "keys": {}}},
+        {"step": 1, "k": "seen", "m": {"first": "x", "batches": 3, "set lr": [1]}},
+        {"step": 1, "k": "seen", "m": {"first": 0, "batches": "zz", "at": 1, "torch": "x"}},
+        {"step": 1, "k": "ranks", "m": {"world": 2, "every": 1, "steps": [1], "keys": {}}},
     ]
     lines[2]["m"]["batches"] = {"x": "0" * 26, "3": "zz"}
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-    run = open_run(tmp_path)
+    run = leave_run(tmp_path, lines)
     assert batch_findings(run) == []
     assert read_seen(run).sums == {}

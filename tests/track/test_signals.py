@@ -1,23 +1,20 @@
 """Signals that end a run leave a complete folder, also while the main thread waits in C."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
+from folders import environ
 
 from ezpz import proc
 from ezpz.track import dataset
 from ezpz.track.lazy_dataset import open_dataset
 from ezpz.track.run import open_run
 from lab.process import wait_until
-
-SRC = str(Path(__file__).parents[2] / "src")
 
 START = """
 import ctypes, os, signal, sys, time
@@ -35,10 +32,9 @@ print("on", flush=True)
 def stopped(tmp_path):
     def run(number=signal.SIGTERM, before="", then="sys.stdin.read()", said=b"", again=()):
         """`said` is waited for before the signal comes `again`, after so many seconds each."""
-        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SRC}
         code = START.format(before=before, then=then)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=env, **pipes) as process:
+        with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environ(tmp_path), **pipes) as process:
             try:
                 assert process.stdout.readline() == b"on\n"
                 process.send_signal(number)
@@ -98,15 +94,13 @@ def test_a_signal_that_is_repeated_after_three_seconds_ends_at_once(stopped, tmp
 @pytest.mark.slow
 def test_a_main_thread_that_waits_in_c_costs_no_export(stopped, tmp_path):
     # Like a collective whose other ranks are gone: no instruction of Python comes for a handler to stand between.
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SRC}
     # sleep(3) would return at a signal; a mutex that is taken twice waits for good.
     then = (
         "lock = ctypes.create_string_buffer(128); libc = ctypes.CDLL(None)\n"
         "libc.pthread_mutex_init(lock, None); libc.pthread_mutex_lock(lock); libc.pthread_mutex_lock(lock)"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", START.format(before="", then=then)], cwd=tmp_path, env=env, stdout=subprocess.PIPE
-    ) as process:
+    command = [sys.executable, "-c", START.format(before="", then=then)]
+    with subprocess.Popen(command, cwd=tmp_path, env=environ(tmp_path), stdout=subprocess.PIPE) as process:
         try:
             process.stdout.readline()
             for _ in range(3):  # asleep three times: it waits

@@ -8,9 +8,9 @@ import struct
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from folders import environ
 
 from ezpz.track import read_journal
 from ezpz.track.dataset import export_run
@@ -19,7 +19,6 @@ from ezpz.track.plots import draw_run
 from ezpz.track.run import open_run
 from lab.process import wait_until
 
-SRC = str(Path(__file__).parents[2] / "src")
 MOMENTS = 25
 
 # Tells in shared memory how many rows were acknowledged: what a pipe says could be lost with its writer.
@@ -34,18 +33,10 @@ for step in range(10**7):
 """
 
 
-def started(code, count, folder, **environ):
+def started(code, count, folder):
     count.write_bytes(bytes(8))
-    env = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(folder),
-        "PYTHONPATH": SRC,
-        "PYTHONDONTWRITEBYTECODE": "1",
-        **environ,
-    }
-    return subprocess.Popen(
-        [sys.executable, "-c", code, count, folder], cwd=folder.parent, env=env, stderr=subprocess.DEVNULL
-    )
+    command, env = [sys.executable, "-c", code, count, folder], environ(folder)
+    return subprocess.Popen(command, cwd=folder.parent, env=env, stderr=subprocess.DEVNULL)
 
 
 def acknowledged(count):
@@ -127,7 +118,7 @@ def killed(tmp_path, number, library, moment):
     folder, count = tmp_path / f"run{number}", tmp_path / f"count{number}"
     folder.mkdir()
     count.write_bytes(bytes(24))
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SRC, "TORCH_DEVICE": "cpu"}
+    env = environ(tmp_path, TORCH_DEVICE="cpu")
     program = [sys.executable, "-c", RANKS, count, folder, library]
     command = [sys.executable, "-m", "ezpz.launch", "-n", "2", "--flavour", "local", *program]
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as launch:

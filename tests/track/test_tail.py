@@ -3,15 +3,13 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from folders import environ
 
 from ezpz.errors import TrackError
 from ezpz.track.journal import Journal
 from ezpz.track.terminal.follow import Tail
-
-SRC = str(Path(__file__).parents[2] / "src")
 
 
 def line(step, **metrics):
@@ -98,17 +96,14 @@ def test_another_file_in_its_place_is_read_from_its_start(journal, how):
     assert tail.poll() == []
 
 
-def test_no_lock_is_taken_and_none_is_needed(journal):
+def test_no_lock_is_taken_and_none_is_needed(journal, run_python):
     writer = Journal(journal)
     tail = Tail(journal)
     writer.write(0, {"x": 1})
     assert steps(tail.poll()) == [0]
     writer.write(1, {"x": 1})  # the lock of this process is still its own: a close of the file did not give it up
     code = f"from ezpz.track.journal import Journal; Journal({str(journal)!r})"
-    other = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SRC}, capture_output=True, check=False
-    )
-    assert b"another process writes it" in other.stderr
+    assert b"another process writes it" in run_python(code).stderr
     writer.close()
 
 
@@ -134,8 +129,7 @@ journal.close()
 @pytest.mark.slow
 def test_100000_rows_are_tailed_without_a_torn_line_while_a_process_writes_them(journal):
     number = 100_000
-    env = {**os.environ, "PYTHONPATH": SRC}
-    child = subprocess.Popen([sys.executable, "-c", WRITE, str(journal), str(number)], env=env)
+    child = subprocess.Popen([sys.executable, "-c", WRITE, journal, str(number)], env=environ(journal.parent))
     tail, seen, looks = Tail(journal), [], 0
     try:
         end = time.monotonic() + 600

@@ -6,9 +6,9 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
+from folders import environ
 
 from ezpz.errors import UsageError
 from ezpz.track.trackers import About, Trackers
@@ -220,7 +220,7 @@ def test_the_process_ends_with_its_own_code_whatever_a_tracker_does(run_python, 
 
 
 def test_the_end_is_bounded_in_a_signal_handler_too(tmp_path):
-    env = {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "EZPZ_TRACKER_SECONDS": "1.5", "HOME": str(tmp_path)}
+    env = environ(tmp_path, EZPZ_TRACKER_SECONDS="1.5")
     process = subprocess.Popen(
         [sys.executable, "-c", HANGS, "log", "signal"], env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )

@@ -1,18 +1,15 @@
 """How a run ends: well, by an exception, by a plot that fails, by a full disk, or without being ended."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from folders import environ
 from test_history import files, run_json
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.track import History, read_journal
-
-SRC = str(Path(__file__).parents[2] / "src")
 
 
 def test_a_folder_used_again_is_added_to(make_history):
@@ -184,9 +181,8 @@ def test_a_full_disk_at_the_start_is_told_with_the_folder(tmp_path, monkeypatch)
 @pytest.mark.slow
 def test_two_processes_that_start_in_one_second_do_not_share_a_folder(tmp_path):
     code = "from ezpz.track import History; h = History('a'); h.update({'x': 1}); print(h.outdir)"
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": SRC, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-c", code]
-    children = [subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE) for _ in range(4)]
+    known = {"cwd": tmp_path, "env": environ(tmp_path), "stdout": subprocess.PIPE}
+    children = [subprocess.Popen([sys.executable, "-c", code], **known) for _ in range(4)]
     outputs = [child.communicate(timeout=60)[0].decode().splitlines()[0] for child in children]
     assert len(set(outputs)) == 4
     assert all(len(read_journal(path)) == 1 for path in outputs)
