@@ -79,24 +79,28 @@ class Worker:
     def __init__(self, told, answers):
         self._told, self._answers = told, answers
         self._begin, self._cpu = 0.0, 0.0
-        self._nodes, self._children = [], {}
+        self._root, self._children = None, {}
 
     def _say(self, kind, **facts):
         self._answers.write(f"{json.dumps({'kind': kind, **facts})}\n")
         self._answers.flush()
 
     def pytest_collection(self, session):
-        self._nodes = session.perform_collect(genitems=False)  # folders, whose files are not imported yet
+        root = session.config.rootpath
+        self._root = session.ihook.pytest_collect_directory(path=root, parent=session)
         session.items = []
         return True
 
     def pytest_runtestloop(self, session):
+        hooks, plugins = session.config.hook, session.config.pluginmanager
+        # To pytest's fixtures the end of a collection means that no folder with a conftest.py follows.
+        finish = plugins.subset_hook_caller("pytest_collection_finish", [plugins.get_plugin("funcmanage")])
         for line in self._told:
             order = json.loads(line)
             items = list(self._items_of(order["tests"]))
             session.items = items
-            session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=items)
-            session.config.hook.pytest_collection_finish(session=session)
+            hooks.pytest_collection_modifyitems(session=session, config=session.config, items=items)
+            finish(session=session)
             mine, elsewhere = [], {}
             for item in items:
                 place = place_of(item)
@@ -113,7 +117,7 @@ class Worker:
     def _items_of(self, tests):
         """Yield the tests of a file, or those that are named, all of one file; each folder is collected once."""
         path = Path(_file(tests[0])).resolve()
-        node = next((node for node in self._nodes if node.path == path or node.path in path.parents), None)
+        node = self._root
         while node is not None and node.path != path:
             if node not in self._children:
                 self._children[node] = self._collect(node)
