@@ -13,6 +13,8 @@ environ = {name: value for name, value in os.environ.items() if name.startswith(
 print(json.dumps([environ, sys.argv[1:], os.uname().nodename, {}]), flush=True)
 """
 SHOW = [sys.executable, "-c", _PROGRAM.replace("{}", "''")]
+SHOW_CPUS = "import json, os; print(json.dumps([os.environ['RANK'], sorted(os.sched_getaffinity(0))]), flush=True)"
+SHOW_CPUS = [sys.executable, "-c", SHOW_CPUS]
 SHOW_INPUT = [sys.executable, "-c", _PROGRAM.replace("{}", "sys.stdin.read()")]
 
 

@@ -9,6 +9,7 @@ from ezpz.cluster.scheduler import Reach
 from ezpz.cluster.site import Recognise, Site
 from ezpz.errors import LaunchError, UsageError
 from ezpz.launch.choice import choose, identify
+from lab import process
 
 SAID = {
     "mpich": "HYDRA build details:\n    Version:                                 5.0.2\n",
@@ -30,10 +31,7 @@ def machine(tmp_path):
         said, folders = {}, []
         for program in programs:
             name, _, text = program.partition("=")
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"#!/bin/sh\n# {name}\n")
-            path.chmod(0o755)
+            path = process.program(tmp_path / name, f"#!/bin/sh\n# {name}\n")
             said[str(path)] = SAID.get(text, text)
             folders += [str(path.parent)] * (str(path.parent) not in folders)
 
@@ -57,11 +55,8 @@ def chosen(machine_, allocation, *, here, **more):
     return name, found.exe.rpartition("/")[0].rpartition("/")[2], found.reason
 
 
-def test_on_one_host_without_an_mpi_ezpz_starts_the_ranks(machine):
+def test_inside_a_job_its_own_launcher_comes_first_and_on_one_host_without_an_mpi_ezpz_itself(machine):
     assert chosen(machine(), NONE, here=True) == ("local", "", "no mpiexec on PATH")
-
-
-def test_inside_a_job_its_own_launcher_comes_first(machine):
     both = machine("a/mpiexec=mpich", "b/srun=slurm-wlm 22.05.8", "b/flux=x")
     assert chosen(both, SLURM, here=False) == ("srun", "b", "srun of Slurm job 7")
     flux = Allocation("flux", "f9", ("n01", "n02"))

@@ -35,15 +35,9 @@ EXEC = ["apptainer", "exec", "--nv", "torch.sif"]
 @pytest.fixture
 def container(tmp_path):
     """A folder for PATH with the runtime, whose containers have a python3 without any package."""
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    (inside / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
-    runtime = tmp_path / "runtime" / "apptainer"
-    runtime.parent.mkdir()
-    runtime.write_text(APPTAINER.replace("@PYTHON@", sys.executable).replace("@INSIDE@", str(inside)))
-    for program in (inside / "python3", runtime):
-        program.chmod(0o755)
-    return runtime.parent
+    python = lab.program(tmp_path / "inside" / "python3", f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    runtime = APPTAINER.replace("@PYTHON@", sys.executable).replace("@INSIDE@", str(python.parent))
+    return lab.program(tmp_path / "runtime" / "apptainer", runtime).parent
 
 
 @pytest.fixture

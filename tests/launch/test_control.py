@@ -156,7 +156,7 @@ def test_a_screen_that_is_full_holds_output_back_and_no_report(control, connecti
     assert Piece(0, 1, b"x\n") in heard(Piece)
 
 
-def test_an_agent_that_goes_without_a_word_is_lost_and_one_that_is_done_is_not(connection, heard, control):
+def test_an_agent_that_goes_without_a_word_is_lost(connection, heard, control):
     connection.control.close()
     assert Report(1, Lost()) in heard(Lost)
     assert control.done == {1}
@@ -174,9 +174,8 @@ def test_an_agent_that_is_done_is_not_lost(connection, heard, control):
 def test_a_launcher_that_cannot_be_reached_is_named():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(
-        LaunchError, match=rf"cannot reach the launcher at port {port} \(127.0.0.1: Connection refused\)"
-    ):
+    refused = rf"cannot reach the launcher at port {port} \(127.0.0.1: Connection refused\)"
+    with pytest.raises(LaunchError, match=refused):
         connect(f"00@{port}@127.0.0.1", 0)
 
 

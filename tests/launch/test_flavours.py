@@ -20,7 +20,7 @@ from ezpz.launch.flavours.request import Order, Setting, words
 from ezpz.launch.plan import LaunchPlan
 from ezpz.launch.planning import reach
 from ezpz.launch.settings import communication
-from lab.process import wait_until
+from lab.process import program, wait_until
 
 ONE = Placement(("here",), (2,), "-n")
 MANY = Placement(("n01", "n02", "n03"), (4, 4, 4), "one per device")
@@ -35,15 +35,8 @@ REORDERED = Placement(("n03", "n01"), (4, 4), "--hosts", is_ordered=False)
 def line(name, placement, *, environ=None, binding=None, **more):
     here = placement is ONE
     exe = {"srun": "srun", "flux": "flux", "torchrun": "python3"}.get(name, "mpiexec")
-    order = Order(
-        exe=exe,
-        placement=placement,
-        binding=binding or Binding(),
-        is_here=here,
-        hostfile="" if here else "/f",
-        environ=environ or {},
-        **more,
-    )
+    more |= {"is_here": here, "hostfile": "" if here else "/f", "environ": environ or {}}
+    order = Order(exe, placement, binding or Binding(), **more)
     return shlex.join(words(flavour(name).command(order)))
 
 
@@ -112,9 +105,8 @@ def test_srun_names_the_node_that_failed():
 
 def test_srun_is_told_the_component_of_a_heterogeneous_job():
     told = line("srun", in_component(1, REST, (2, 2)), environ=GRANTED, devices=(2, 2))
-    assert told.startswith(
-        "srun --het-group=1 -N 2 -n 4 --ntasks-per-node=2 --nodelist=g1,g2 --distribution=block -c 3 "
-    )
+    first = "srun --het-group=1 -N 2 -n 4 --ntasks-per-node=2 --nodelist=g1,g2 --distribution=block -c 3 "
+    assert told.startswith(first)
     assert " -c 2 " in line("srun", in_component(0, HEAD, (2,)), environ=GRANTED)
     assert "-c 4 " in line("srun", in_component(2, HEAD, (2,)), environ=GRANTED)  # not component 0's
 
@@ -173,9 +165,8 @@ def test_slurms_signals_are_kept_from_the_daemons_of_open_mpi_unless_the_user_ha
 
 def test_what_is_shielded_lives_on_when_it_is_signalled_and_its_exit_code_counts(tmp_path):
     shielded = Path(base.__file__).parents[2] / "bin" / "shielded"
-    process = subprocess.Popen(
-        [shielded, "sh", "-c", "touch up; while [ ! -e over ]; do sleep 0.02; done; exit 7"], cwd=tmp_path
-    )
+    script = "touch up; while [ ! -e over ]; do sleep 0.02; done; exit 7"
+    process = subprocess.Popen([shielded, "sh", "-c", script], cwd=tmp_path)
     try:
         wait_until((tmp_path / "up").exists, 60, "its program", every=0.01)
         for number in (signal.SIGTERM, signal.SIGUSR2):
@@ -224,8 +215,7 @@ TASK = dict.fromkeys(("PBS_JOBCOOKIE", "PBS_NODENUM", "PBS_TASKNUM", "PBS_MOMPOR
 
 
 def test_the_task_manager_of_pbs_starts_the_daemons_of_an_mpi(tmp_path, subtests):
-    (tmp_path / "pbs_tmrsh").write_text("#!/bin/sh\n")
-    (tmp_path / "pbs_tmrsh").chmod(0o755)
+    program(tmp_path / "pbs_tmrsh", "#!/bin/sh\n")
     (tmp_path / "nodes").write_text("n01\nn02\nn03\n")
     job = {"PATH": str(tmp_path), "PBS_JOBID": "1.head", "PBS_NODEFILE": f"{tmp_path}/nodes", **TASK}
     aurora = recognise({"EZPZ_SITE": "aurora"}, lambda _: None).site
@@ -282,10 +272,8 @@ def test_what_a_launcher_cannot_place_is_refused_with_a_way_out(subtests):
 
 
 DIALECTS = {
-    "mpich": ("n01:4", "n02:1"),
-    "impi": ("n01:4", "n02:1"),
-    "openmpi5": ("n01 slots=4", "n02 slots=1"),
-    "openmpi4": ("n01 slots=4", "n02 slots=1"),
+    **dict.fromkeys(("mpich", "impi"), ("n01:4", "n02:1")),
+    **dict.fromkeys(("openmpi5", "openmpi4"), ("n01 slots=4", "n02 slots=1")),
     "pals": ("n01", "n02"),
     "srun": ("n01\nn01\nn01\nn01", "n02"),
 }
@@ -352,24 +340,18 @@ def test_a_flavour_is_known_by_what_it_says():
 def at_site(environ, hosts, ppn, exe="mpiexec", name="pals", cpus=None, devices=None):
     site = recognise(environ, lambda _: None).site
     placement = Placement(hosts, (ppn,) * len(hosts), "one per device", cpus)
-    plan = LaunchPlan(
-        placement,
-        Choice(flavour(name), exe, "test"),
-        binding=choose_binding("", site, ppn, site.devices_per_host if devices is None else devices),
-        communication=communication(environ, site, Allocation("pbs", "1", hosts), use_site=True, unset=()),
-        site=site,
-        hostfile="/f",
-        environ=environ,
-    )
+    how = {
+        "binding": choose_binding("", site, ppn, site.devices_per_host if devices is None else devices),
+        "communication": communication(environ, site, Allocation("pbs", "1", hosts), use_site=True, unset=()),
+    }
+    plan = LaunchPlan(placement, Choice(flavour(name), exe, "test"), site=site, hostfile="/f", environ=environ, **how)
     return shlex.join(plan.prefix()), plan
 
 
 def test_aurora():
     text, plan = at_site({"PBS_JOBID": "1.aurora-pbs-0001.host"}, ("x4000c0s0b0n0", "x4000c0s1b0n0"), 12)
-    assert text == (
-        "mpiexec --envall -n 24 --ppn 12 --hostfile /f --cpu-bind "
-        "list:4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79"
-    )
+    cpus = "list:4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79"
+    assert text == f"mpiexec --envall -n 24 --ppn 12 --hostfile /f --cpu-bind {cpus}"
     assert plan.variables["CCL_ATL_TRANSPORT"].value == "mpi"
     assert plan.variables["ZE_FLAT_DEVICE_HIERARCHY"].value == "FLAT"
     assert "EZPZ_CPUS" not in plan.variables

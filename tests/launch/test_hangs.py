@@ -9,24 +9,15 @@ from ezpz.launch.run.hangs import Place, locate, summarise
 OWN = Path(ezpz.__file__).parent
 SITE = "/venv/lib/python3.11/site-packages"
 STD = "/usr/lib/python3.11"
+C10D, OPTIM = f"{SITE}/torch/distributed/distributed_c10d.py", f"{SITE}/torch/optim"
+DDP = f"{SITE}/torch/nn/parallel/distributed.py"
+LOGGED = f"{SITE}/torch/distributed/c10d_logger.py:83 wrapper"
 USER = ["/home/me/train.py:88 train", "/home/me/train.py:120 <module>"]
 
 # What was on the stack, innermost first -> what the user is told.
 STORIES = {
-    "a collective": (
-        [
-            f"{SITE}/torch/distributed/distributed_c10d.py:3251 all_reduce",
-            f"{SITE}/torch/distributed/c10d_logger.py:83 wrapper",
-        ],
-        "all_reduce",
-    ),
-    "a barrier": (
-        [
-            f"{SITE}/torch/distributed/distributed_c10d.py:5109 barrier",
-            f"{SITE}/torch/distributed/c10d_logger.py:83 wrapper",
-        ],
-        "barrier",
-    ),
+    "a collective": ([f"{C10D}:3251 all_reduce", LOGGED], "all_reduce"),
+    "a barrier": ([f"{C10D}:5109 barrier", LOGGED], "barrier"),
     "the loader of data": (
         [
             f"{STD}/selectors.py:415 select",
@@ -40,28 +31,21 @@ STORIES = {
     ),
     "a step of an optimizer": (
         [
-            f"{SITE}/torch/optim/adam.py:200 step",
-            f"{SITE}/torch/optim/optimizer.py:500 wrapper",
-            f"{SITE}/torch/optim/lr_scheduler.py:124 profile_hook_step",
+            f"{OPTIM}/adam.py:200 step",
+            f"{OPTIM}/optimizer.py:500 wrapper",
+            f"{OPTIM}/lr_scheduler.py:124 profile_hook_step",
         ],
         "step",
     ),
     "a model under DDP": (
         [
-            f"{SITE}/torch/nn/parallel/distributed.py:1600 _sync_buffers",
-            f"{SITE}/torch/nn/parallel/distributed.py:1510 _pre_forward",
-            f"{SITE}/torch/nn/parallel/distributed.py:1636 forward",
-            f"{SITE}/torch/nn/modules/module.py:1780 _call_impl",
-            f"{SITE}/torch/nn/modules/module.py:1769 _wrapped_call_impl",
+            *(f"{DDP}:{each}" for each in ("1600 _sync_buffers", "1510 _pre_forward", "1636 forward")),
+            *(f"{SITE}/torch/nn/modules/module.py:{each}" for each in ("1780 _call_impl", "1769 _wrapped_call_impl")),
         ],
         "forward",
     ),
     "ezpz": (
-        [
-            f"{SITE}/torch/distributed/x.py:9 wait",
-            f"{OWN}/dist/rendezvous.py:170 _check_in",
-            f"{OWN}/dist/start.py:90 setup_torch",
-        ],
+        [f"{SITE}/torch/x.py:9 wait", f"{OWN}/dist/rendezvous.py:170 _check_in", f"{OWN}/dist/start.py:90 setup_torch"],
         "setup_torch",
     ),
     "an import": (
@@ -151,10 +135,8 @@ def test_all_ranks_are_told_in_one_line():
 def test_ranks_of_small_groups_are_named_by_ranges_with_their_hosts():
     places = {0: "sleeping in do_wait (bash)", 4: DATA, 5: DATA, 6: DATA, 9: DATA}
     found = [(rank, f"n{rank // 8 + 1:02}", places.get(rank, REDUCE)) for rank in range(16)]
-    assert summarise(reversed(found)) == (
-        "11 ranks in all_reduce (train.py:88), ranks 4-6,9 on n01,n02 in DataLoader (data.py:31), "
-        "rank 0 on n01 sleeping in do_wait (bash)"
-    )
+    others = "ranks 4-6,9 on n01,n02 in DataLoader (data.py:31), rank 0 on n01 sleeping in do_wait (bash)"
+    assert summarise(reversed(found)) == f"11 ranks in all_reduce (train.py:88), {others}"
 
 
 def test_equally_large_groups_are_both_named():

@@ -73,12 +73,9 @@ def test_a_bad_file_is_named_with_its_line(tmp_path, subtests):
             assert "\n" not in str(caught.value)
 
 
-def test_a_folder_is_no_host_file(tmp_path):
+def test_a_pipe_is_a_host_file_and_a_folder_is_none(tmp_path):
     with pytest.raises(UsageError, match=r"cannot read the host file .*: Is a directory; expected one host per line"):
         read_hostfile(str(tmp_path))
-
-
-def test_a_pipe_is_a_host_file(tmp_path):
     reader, writer = os.pipe()
     os.write(writer, b"n01\nn02\n")
     os.close(writer)

@@ -38,16 +38,8 @@ def process(rank, *, alive=False, pid=0):
 
 
 def test_a_dump_is_read_as_pickle_reads_it():
-    value = {
-        **DUMP,
-        "big": 1 << 70,
-        "negative": -5,
-        "true": True,
-        "float": 1.5,
-        "text": "ä" * 300,
-        "none": None,
-        70: (),
-    }
+    value = {**DUMP, "big": 1 << 70, "negative": -5, "true": True, "float": 1.5}
+    value |= {"text": "ä" * 300, "none": None, 70: ()}
     assert read_dump(pickle.dumps(value, 2)) == value
 
 
@@ -82,12 +74,8 @@ def test_what_is_kept_crosses_the_connection_and_becomes_json(tmp_path):
     assert all_ranks.answered(0, "n01", answer)
     found = all_ranks.as_json("abcd")
     (rank,) = found["ranks"]
-    assert (found["launch_id"], rank["rank"], rank["host"], rank["at"]) == (
-        "abcd",
-        1,
-        "n01",
-        "all_reduce (train.py:33)",
-    )
+    told = found["launch_id"], rank["rank"], rank["host"], rank["at"]
+    assert told == ("abcd", 1, "n01", "all_reduce (train.py:33)")
     assert rank["groups"] == [{"group": "0", "enqueued": 8, "started": -1, "completed": 7}]
     first, second = rank["entries"]
     assert (first["op"], first["seq"], first["sizes"], first["state"]) == ("all_reduce", 7, "4, 2x3", "completed")

@@ -21,11 +21,8 @@ def left_behind():
 
     def start(launch):
         line = [sys.executable, "-c", "print(flush=True); input()"]
-        started.append(
-            subprocess.Popen(
-                line, env={"EZPZ_LAUNCH_ID": launch}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(line, env={"EZPZ_LAUNCH_ID": launch}, **pipes))
         started[-1].stdout.readline()
         return started[-1].pid
 
@@ -98,7 +95,6 @@ def test_it_waits_until_nobody_holds_any_or_its_time_is_over():
 def test_what_is_said_of_it():
     host = os.uname().nodename
     assert leftovers.note_on("0.2") == leftovers.note_on("") == ""
-    assert leftovers.note_on("3.2") == (
-        f"the ranks on {host} have waited 3.2 s for memory of devices that an earlier attempt held"
-    )
+    told = f"the ranks on {host} have waited 3.2 s for memory of devices that an earlier attempt held"
+    assert leftovers.note_on("3.2") == told
     assert leftovers.note_on("60.1 12 14").startswith("after 60.1 s processes 12, 14 of an earlier attempt still hold")

@@ -58,13 +58,10 @@ def test_a_terminal_without_utf8_gets_ascii_and_a_narrow_one_what_fits(terminal)
 
 def test_the_locale_is_that_of_the_user_and_not_of_python(subtests):
     for environ, expected in [
-        ({"LANG": "en_US.UTF-8"}, True),
-        ({"LANG": "C.UTF-8"}, True),
-        ({"LANG": "de_DE.utf8@euro"}, True),
+        *(({"LANG": each}, True) for each in ("en_US.UTF-8", "C.UTF-8", "de_DE.utf8@euro")),
+        *(({"LANG": each}, False) for each in ("C", "de_DE.ISO-8859-1")),
         ({"LC_ALL": "C", "LANG": "en_US.UTF-8"}, False),
         ({"LC_ALL": "C.UTF-8", "LANG": "C"}, True),
-        ({"LANG": "C"}, False),
-        ({"LANG": "de_DE.ISO-8859-1"}, False),
         ({"LC_CTYPE": "C.UTF-8", "LANG": "C"}, False),  # Python's own doing
         ({"LC_CTYPE": "C.UTF-8"}, False),
         ({}, False),

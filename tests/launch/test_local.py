@@ -180,10 +180,8 @@ def test_a_pasted_dry_run_starts_the_same_ranks(launch, run_cli, clean_env):
     line = launch("-n", "2", "--dry-run", *SHOW, "a b", env=env).stdout
     for shell in (env, clean_env):
         ranks = shown(run_cli(["bash", "-c", line], env=shell).stdout)
-        assert [(environ["RANK"], environ["WORLD_SIZE"], argv) for environ, argv, _, _ in ranks] == [
-            ("0", "2", ["a b"]),
-            ("1", "2", ["a b"]),
-        ]
+        told = [(environ["RANK"], environ["WORLD_SIZE"], argv) for environ, argv, _, _ in ranks]
+        assert told == [(rank, "2", ["a b"]) for rank in "01"]
         assert [environ["MASTER_ADDR"] for environ, _, _, _ in ranks] == ["127.0.0.1"] * 2
         assert all(set(CONTRACT) <= environ.keys() and not outer.keys() & environ.keys() for environ, _, _, _ in ranks)
 
@@ -198,8 +196,7 @@ def test_a_bare_launch_prints_the_line_and_starts_nothing(launch):
 @pytest.mark.slow
 def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, subtests):
     (tmp_path / "plain.py").write_text("x")
-    (tmp_path / "broken").write_text("#!/no/such/interpreter\n")
-    (tmp_path / "broken").chmod(0o755)
+    lab.program(tmp_path / "broken", "#!/no/such/interpreter\n")
     (tmp_path / "hosts").write_text("n01\nn02\n")
     for args, code, words in [  # what is typed, the exit code, and words of the one line
         (["--nprogs", "2", "true"], 2, "unknown option --nprogs"),
@@ -230,9 +227,8 @@ def test_a_debug_run_shows_the_traceback(launch, clean_env):
 def test_exports_are_quoted_words_for_a_shell(run_cli, clean_env):
     line = [sys.executable, "-m", "ezpz.cluster", "--sh"]
     done = run_cli(line, {**clean_env, "EZPZ_NGPU_PER_HOST": "3"})
-    shell = run_cli(
-        ["bash", "-c", done.stdout + "\necho $EZPZ_SCHEDULER $NHOSTS $NGPU_PER_HOST $NGPUS $EZPZ_NRANKS; cat $HOSTFILE"]
-    )
+    show = "echo $EZPZ_SCHEDULER $NHOSTS $NGPU_PER_HOST $NGPUS $EZPZ_NRANKS; cat $HOSTFILE"
+    shell = run_cli(["bash", "-c", f"{done.stdout}\n{show}"])
     assert shell.stdout.split() == ["none", "1", "3", "3", "3", os.uname().nodename]
     assert "export DIST_LAUNCH='" in done.stdout
 
@@ -241,8 +237,7 @@ def test_exports_are_quoted_words_for_a_shell(run_cli, clean_env):
 def test_a_job_whose_launcher_is_unknown_still_tells_its_hosts(run_cli, clean_env, tmp_path):
     (tmp_path / "nodes").write_text("n01\nn02\n")
     job = {"PBS_JOBID": "1.head", "PBS_NODEFILE": str(tmp_path / "nodes"), "EZPZ_NGPU_PER_HOST": "4"}
-    (tmp_path / "mpiexec").write_text("#!/bin/sh\necho a wrapper\n")
-    (tmp_path / "mpiexec").chmod(0o755)
+    lab.program(tmp_path / "mpiexec", "#!/bin/sh\necho a wrapper\n")
     env = {**clean_env, **job, "PATH": f"{tmp_path}:{clean_env['PATH']}"}
     done = run_cli([sys.executable, "-m", "ezpz.cluster", "--sh"], env)
     assert done.returncode == 125, done.stderr
@@ -260,14 +255,8 @@ def test_a_host_file_outweighs_a_job_whose_hosts_are_lost(launch, tmp_path, clea
 
 @pytest.mark.slow
 def test_a_launch_inside_a_rank_of_another_launcher_starts_a_world_of_its_own(launch, clean_env):
-    outer = {
-        "PMI_RANK": "1",
-        "PMI_SIZE": "2",
-        "MPI_LOCALRANKID": "1",
-        "MPI_LOCALNRANKS": "2",
-        "RANK": "1",
-        "WORLD_SIZE": "2",
-    }
+    outer = dict.fromkeys(("PMI_RANK", "MPI_LOCALRANKID", "RANK"), "1")
+    outer |= dict.fromkeys(("PMI_SIZE", "MPI_LOCALNRANKS", "WORLD_SIZE"), "2")
     tell = "from ezpz.ranks import from_environ; import os; print(*from_environ(os.environ)[:2])"
     done = launch("-n", "3", sys.executable, "-c", tell, env={**clean_env, **outer})
     assert sorted(done.stdout.splitlines()) == ["0 3", "1 3", "2 3"], done.stderr
@@ -294,13 +283,8 @@ def test_what_python_cannot_run_is_told_once(launch, tmp_path):
 @pytest.mark.slow
 def test_the_traceback_stands_behind_all_that_we_say(launch, tmp_path):
     """Also after the count of ranks that repeated a warning."""
-    (tmp_path / "train.py").write_text(
-        "import os, time, warnings\n"
-        "time.sleep(0.6 * (os.environ['RANK'] != '0'))\n"
-        "warnings.warn('careful')\n"
-        "time.sleep(1)\n"
-        "raise ValueError('my bug')\n"
-    )
+    lines = "import os, time, warnings", "time.sleep(0.6 * (os.environ['RANK'] != '0'))", "warnings.warn('careful')"
+    (tmp_path / "train.py").write_text("\n".join([*lines, "time.sleep(1)", "raise ValueError('my bug')"]))
     said = launch("-n", "3", sys.executable, "train.py").stderr.splitlines()
     assert said[-1] == "ValueError: my bug"
     assert sum("more ranks wrote the same: " in line for line in said) == 1

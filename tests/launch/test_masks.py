@@ -19,13 +19,8 @@ def settings(environ, entries=(), around=SLURM, devices=None):
 
 
 def test_a_list_of_devices_is_read(subtests):
-    for text, entries in [
-        ("0,1", "0 1"),
-        ("2-3", "2 3"),
-        ("3", "3"),
-        ("0,2-3", "0 2 3"),
-        ("GPU-8932f937,GPU-5d5b", "GPU-8932f937 GPU-5d5b"),
-    ]:
+    lists = {"0,1": "0 1", "2-3": "2 3", "3": "3", "0,2-3": "0 2 3", "GPU-8932f937,GPU-5d5b": "GPU-8932f937 GPU-5d5b"}
+    for text, entries in lists.items():
         with subtests.test(text):
             assert parse(["--devices", text, "true"], {}).devices == tuple(entries.split())
 
@@ -53,11 +48,7 @@ def test_a_launcher_that_passes_masks_on_gets_the_mask_alone(subtests):
     ]:
         with subtests.test(entries):
             assert settings(environ, tuple(entries.split()), None) == expected
-
-
-def test_tiles_have_a_mask_of_their_own():
-    tiles = Devices(2, "xpu", "--devices")
-    assert settings({}, ("10", "11"), None, tiles) == {"ZE_AFFINITY_MASK": "10,11"}
+    assert settings({}, ("10", "11"), None, Devices(2, "xpu", "--devices")) == {"ZE_AFFINITY_MASK": "10,11"}
 
 
 def test_the_users_own_mask_is_carried_past_a_launcher_that_sets_masks_anew(subtests):
@@ -75,9 +66,7 @@ def test_the_users_own_mask_is_carried_past_a_launcher_that_sets_masks_anew(subt
             told = settings(environ)
             mask = environ["CUDA_VISIBLE_DEVICES"]
             assert told == ({} if places is None else {"EZPZ_DEVICES": f"CUDA_VISIBLE_DEVICES {mask} {places}"})
-
-
-def test_a_mask_of_a_host_that_is_none_of_the_jobs_is_not_carried():
+    # Nor does a mask of a host count that is none of the job's.
     assert settings({"CUDA_VISIBLE_DEVICES": "0"}, devices=Devices(4, "cuda", "SLURM_GPUS_PER_NODE")) == {}
 
 
@@ -95,9 +84,6 @@ def test_the_shim_chooses_the_same_devices_again(subtests):
             environ |= {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
             restore_mask(environ)
             assert environ == {"CUDA_VISIBLE_DEVICES": expected}
-
-
-def test_without_a_choice_the_shim_changes_nothing():
-    environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1"}  # without a choice nothing changes
     restore_mask(environ)
     assert environ == {"CUDA_VISIBLE_DEVICES": "0,1"}

@@ -1,50 +1,31 @@
 """What a user can ask of a launch on one host, and what an odd machine answers."""
 
 import json
-import os
-import sys
 
 import pytest
 
+from lab.process import program
 from lab.shown import SHOW, shown
 
-CPUS = [
-    sys.executable,
-    "-c",
-    "import json, os; print(json.dumps([os.environ['RANK'], sorted(os.sched_getaffinity(0))]))",
-]
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
-def test_the_local_flavour_binds_its_ranks(launch):
-    allowed = sorted(os.sched_getaffinity(0))
-    done = launch("-n", "2", "--cpu-bind", f"list:{allowed[-1]}:{allowed[0]}", *CPUS)
-    assert done.returncode == 0, done.stderr
-    answer = dict(json.loads(line) for line in done.stdout.splitlines())
-    assert answer == {"0": [allowed[-1]], "1": [allowed[0]]}
-
-
-@pytest.mark.slow
 def test_cpus_that_this_host_has_not_are_a_note_and_no_failure(launch):
     done = launch("-n", "1", "--cpu-bind", "list:4000", "echo", "ran")
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert "cannot be bound to CPUs 4000 to 4000" in done.stderr
 
 
-@pytest.mark.slow
 def test_torchruns_agent_serves_as_a_launcher(launch):
     done = launch("-n", "2", "--flavour", "torchrun", *SHOW, "a b", timeout=120)
     assert done.returncode == 0, done.stderr
     ranks = shown(done.stdout)
-    assert [(environ["RANK"], environ["WORLD_SIZE"], *argv) for environ, argv, _, _ in ranks] == [
-        ("0", "2", "a b"),
-        ("1", "2", "a b"),
-    ]
+    told = [(environ["RANK"], environ["WORLD_SIZE"], *argv) for environ, argv, _, _ in ranks]
+    assert told == [("0", "2", "a b"), ("1", "2", "a b")]
     assert {environ["TORCHELASTIC_USE_AGENT_STORE"] for environ, *_ in ranks} == {"True"}
     assert "torchrun launcher (--flavour)" in done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "shown_words"),
     [
@@ -56,14 +37,9 @@ def test_torchruns_agent_serves_as_a_launcher(launch):
 def test_an_mpiexec_that_says_nothing_useful_is_refused_and_named_by_the_user(
     launch, clean_env, tmp_path, text, shown_words
 ):
-    folder = tmp_path / "odd"
-    folder.mkdir()
-    (folder / "mpiexec").write_text(
-        f'#!/bin/sh\ncase "$1" in --*) echo >>{tmp_path}/asked; {text}; exit ;; esac\n'
-        'shift 4; exec env PMI_RANK=0 PMI_SIZE=1 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 "$@"\n'
-    )
-    (folder / "mpiexec").chmod(0o755)
-    env = {**clean_env, "PATH": f"{folder}:{clean_env['PATH']}"}
+    script = f'#!/bin/sh\ncase "$1" in --*) echo >>{tmp_path}/asked; {text}; exit ;; esac\n'
+    script += 'shift 4; exec env PMI_RANK=0 PMI_SIZE=1 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 "$@"\n'
+    env = {**clean_env, "PATH": f"{program(tmp_path / 'odd' / 'mpiexec', script).parent}:{clean_env['PATH']}"}
     done = launch("-n", "1", "true", env=env)
     assert (done.returncode, len(done.stderr.splitlines())) == (125, len(shown_words))
     assert all(words in line for words, line in zip(shown_words, done.stderr.splitlines(), strict=True))
@@ -75,14 +51,11 @@ def test_an_mpiexec_that_says_nothing_useful_is_refused_and_named_by_the_user(
         assert (named.returncode, len(shown(named.stdout))) == (0, 1), named.stderr
 
 
-@pytest.mark.slow
 def test_what_the_site_advises_against_is_a_note(launch, clean_env, tmp_path):
     env = {**clean_env, "TACC_SYSTEM": "vista"}
     done = launch("-n", "1", "--explain", "true", env=env)
     assert "site vista advises ibrun, which ezpz does not start; local is used" in done.stdout
-    srun = tmp_path / "srun"
-    srun.write_text("#!/bin/sh\necho slurm 23.11.4\n")
-    srun.chmod(0o755)
+    program(tmp_path / "srun", "#!/bin/sh\necho slurm 23.11.4\n")
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "c[1-2]", "SLURM_NNODES": "2", "SLURM_TASKS_PER_NODE": "1(x2)"}
     done = launch("--ppn", "1", "true", env={**env, **job, "PATH": f"{tmp_path}:{env['PATH']}"})
     assert "note: site vista advises ibrun, which ezpz does not start; srun is used" in done.stderr
@@ -91,12 +64,9 @@ def test_what_the_site_advises_against_is_a_note(launch, clean_env, tmp_path):
     assert "site perlmutter advises against --gpus-per-task=1 (from --launcher-args)" in answer["notes"]
 
 
-@pytest.mark.slow
 def test_that_no_devices_could_be_counted_is_told_where_the_ranks_follow_from_them(launch, clean_env, tmp_path):
     """From a host that is none of the job's, as that of ``salloc`` may be."""
-    srun = tmp_path / "srun"
-    srun.write_text("#!/bin/sh\necho slurm 23.11.4\n")
-    srun.chmod(0o755)
+    program(tmp_path / "srun", "#!/bin/sh\necho slurm 23.11.4\n")
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "c[1-2]", "SLURM_NNODES": "2", "SLURM_TASKS_PER_NODE": "2(x2)"}
     env = {**clean_env, **job, "PATH": f"{tmp_path}:{clean_env['PATH']}"}
 

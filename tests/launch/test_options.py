@@ -157,13 +157,8 @@ def test_a_time_is_the_same_in_every_spelling(seconds):
     minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours_of_day = divmod(hours, 24)
-    spellings = [
-        str(seconds),
-        f"{seconds}s",
-        f"{hours}h{minutes}m{rest}s",
-        f"{days}d{hours_of_day}h{minutes}m{rest}s",
-        f"{hours:02}:{minutes:02}:{rest:02}",
-    ]
+    spellings = [str(seconds), f"{seconds}s", f"{hours}h{minutes}m{rest}s", f"{hours:02}:{minutes:02}:{rest:02}"]
+    spellings.append(f"{days}d{hours_of_day}h{minutes}m{rest}s")
     assert {parse([f"--timeout={text}", "x"], {}).timeout for text in spellings} == {seconds or None}
 
 
@@ -188,14 +183,8 @@ def test_help_fits_a_terminal_and_tells_every_option(capsys, monkeypatch):
     lines = text.splitlines()
     assert len(lines) < 80
     assert max(map(len, lines)) <= 80
-    names = {f"--{name.replace('_', '-')}" for name in vars(LaunchOptions())} - {
-        "--ranks",
-        "--ranks-origin",
-        "--cpu-bind-origin",
-        "--notes",
-        "--per-host",
-    }
-    names = names - {"--command"} | {"-n", "--ppn", "examples:"}  # Python 3.13 tells N once per option
+    names = {f"--{name.replace('_', '-')}" for name in vars(LaunchOptions())} | {"-n", "--ppn", "examples:"}
+    names -= {"--ranks", "--ranks-origin", "--cpu-bind-origin", "--notes", "--per-host", "--command"}
     assert not [name for name in names if name not in text]
 
 

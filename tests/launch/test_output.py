@@ -1,5 +1,6 @@
 """What a rank's output becomes on its way through its agent: whole lines, held tracebacks, stacks kept apart, a log."""
 
+import contextlib
 import itertools
 import os
 import signal
@@ -259,19 +260,15 @@ def test_a_log_of_an_earlier_launch_is_replaced(tmp_path):
     assert (tmp_path / "rank-3.log").read_text() == "new\n"
 
 
-def test_a_full_disk_ends_the_log_and_not_the_rank(tmp_path):
+def test_a_full_disk_or_a_folder_that_cannot_be_made_ends_the_log_and_not_the_rank(tmp_path):
+    (tmp_path / "file").touch()
+    rank = fed(b"one\n", log_dir=str(tmp_path / "file" / "logs"))
+    assert ("Not a directory" in rank.problem, text(rank.take(0.0))) == (True, b"one\n")
     (tmp_path / "rank-3.log").symlink_to("/dev/full")
     rank = fed(b"one\n", b"two\n", log_dir=str(tmp_path))
     assert f"cannot write {tmp_path}/rank-3.log: No space left on device" in rank.problem
     assert text(rank.take(0.0)) == b"one\ntwo\n"
     rank.end(False, 0.0)
-
-
-def test_a_folder_that_cannot_be_made_ends_the_log_and_not_the_rank(tmp_path):
-    (tmp_path / "file").touch()
-    rank = fed(b"one\n", log_dir=str(tmp_path / "file" / "logs"))
-    assert "Not a directory" in rank.problem
-    assert text(rank.take(0.0)) == b"one\n"
 
 
 PIECES = st.lists(
@@ -362,10 +359,8 @@ def test_what_others_write_after_a_ranks_end_waits_for_the_launcher():
     rank.end(0)
     written = 0
     for _ in range(100):
-        try:
+        with contextlib.suppress(BlockingIOError):
             written += os.write(write, b"x" * (1 << 18))
-        except BlockingIOError:
-            pass
         pipes.keep_pace()
         loop.turn(0.0)
     assert written < 2 << 20

@@ -103,17 +103,10 @@ def test_slots_of_a_host_file_are_the_users_own_request(subtests):
 
 
 def test_an_impossible_request_shows_the_arithmetic_and_the_nearest_one(subtests):
+    seven = "7 ranks (from -n) on 1 host with 4 each (from --ppn): that is room for 4"
     for (allocation, devices, options), problem, advice in [
-        (
-            (laptop(), CPU, {"ranks": 7, "per_host": 4}),
-            "7 ranks (from -n) on 1 host with 4 each (from --ppn): that is room for 4",
-            "`-n 4`, `--ppn 7` or 2 hosts.",
-        ),
-        (
-            (hosts(1), GPU4, {"ranks": 7, "per_host": 4}),
-            "7 ranks (from -n) on 1 host with 4 each (from --ppn): that is room for 4",
-            "`-n 4` or 2 hosts.",
-        ),
+        ((laptop(), CPU, {"ranks": 7, "per_host": 4}), seven, "`-n 4`, `--ppn 7` or 2 hosts."),
+        ((hosts(1), GPU4, {"ranks": 7, "per_host": 4}), seven, "`-n 4` or 2 hosts."),
         (
             (hosts(1), GPU4, {"ranks": 9, "per_host": 8}),
             "9 ranks (from -n) on 1 host with 8 each (from --ppn): that is room for 8",
@@ -292,12 +285,8 @@ def test_oversubscription_lifts_every_limit_but_the_users_own_arithmetic(scene):
 
 
 def test_counts_travel_folded(subtests):
-    for counts, text in [
-        ((2,), "2"),
-        ((4, 4, 3), "4(x2),3"),
-        ((1, 2, 2, 1), "1,2(x2),1"),
-        ((12,) * 10_000, "12(x10000)"),
-    ]:
+    folded = {(2,): "2", (4, 4, 3): "4(x2),3", (1, 2, 2, 1): "1,2(x2),1", (12,) * 10_000: "12(x10000)"}
+    for counts, text in folded.items():
         with subtests.test(text):
             assert Placement(tuple(map(str, range(len(counts)))), counts, "").encode() == text
 

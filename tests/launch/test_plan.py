@@ -79,15 +79,9 @@ def test_a_binding_is_the_launchers_or_the_shims():
     assert plan("mpich", ONE, binding=Binding("auto", (), "--cpu-bind")).variables["EZPZ_CPUS"].value == "auto"
 
 
-SITE = Site(
-    "toy",
-    "slurm",
-    recognise=Recognise(),
-    launcher="mpich",
-    launcher_args=("-site",),
-    environment={"NCCL_A": "1", "FI_B": "/tmp/{user}-{jobid}", "NCCL_C": "3"},
-    environment_unset=("MPICH_X", "ABSENT"),
-)
+ADVICE = {"environment": {"NCCL_A": "1", "FI_B": "/tmp/{user}-{jobid}", "NCCL_C": "3"}}
+ADVICE |= {"environment_unset": ("MPICH_X", "ABSENT"), "launcher": "mpich", "launcher_args": ("-site",)}
+SITE = Site("toy", "slurm", recognise=Recognise(), **ADVICE)
 
 
 def test_the_users_environment_wins_over_the_sites():

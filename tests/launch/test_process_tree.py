@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
@@ -75,7 +74,7 @@ print(pid in before, left, survivors.children(), survivors.reap())
 
 
 @pytest.fixture
-def killer(clean_env, survivors):
+def killer(clean_env):
     """Run a program below a process that kills it; return what that found: below it before, left, children."""
 
     def run(program, launch="l1", *, adopt=True, tagged=True):
@@ -106,14 +105,12 @@ def start(clean_env):
 
 
 @pytest.mark.slow
-def test_a_daemon_in_another_session_is_below_whoever_adopts(killer, survivors):
+def test_a_daemon_in_another_session_is_below_whoever_adopts(killer):
     assert killer(DAEMON, tagged=False) == "True [] [] []"
-    assert not survivors()
 
 
-def test_a_daemon_that_nobody_adopted_is_found_by_its_environment(killer, survivors):
+def test_a_daemon_that_nobody_adopted_is_found_by_its_environment(killer):
     assert killer(DAEMON, adopt=False) == "False [] [] []"
-    assert not survivors()
 
 
 @pytest.mark.slow
@@ -125,17 +122,13 @@ def test_a_process_that_wiped_its_environment_is_found_in_the_tree(killer):
 @pytest.mark.parametrize(
     ("step", "tagged"), [("pass", True), ("os.setsid() if os.getpid() != os.getsid(0) else 0", False)]
 )
-def test_a_chain_of_forks_does_not_escape(killer, survivors, step, tagged):
+def test_a_chain_of_forks_does_not_escape(killer, step, tagged):
     assert killer(CHAIN.replace("SETSID", step), tagged=tagged).endswith("[] [] []")
-    time.sleep(0.2)
-    assert not survivors()
 
 
 @pytest.mark.slow
-def test_a_process_that_forks_all_the_time_does_not_escape(killer, survivors):
+def test_a_process_that_forks_all_the_time_does_not_escape(killer):
     assert killer(SPRINKLER).endswith("[] [] []")
-    time.sleep(0.2)
-    assert not survivors()
 
 
 def test_only_the_launch_and_those_inside_it_are_tagged(start):

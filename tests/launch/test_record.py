@@ -229,9 +229,7 @@ def test_a_running_launch_is_listed_until_it_leaves(state, tmp_path):
 
 
 def test_a_launch_whose_process_is_gone_or_another_is_forgotten(state, tmp_path, clean_env):
-    code = (
-        "from ezpz.launch.record import Index; import os, signal; Index().enter('a' * 8, {}); os.kill(os.getpid(), 9)"
-    )
+    code = "from ezpz.launch.record import Index; import os; Index().enter('a' * 8, {}); os.kill(os.getpid(), 9)"
     env = {**clean_env, "PYTHONPATH": SRC, "TMPDIR": str(tmp_path / "tmp")}
     assert subprocess.run([sys.executable, "-c", code], env=env, check=False, timeout=200).returncode == -9
     path = entry(tmp_path, "a" * 8)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import tty
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -64,12 +65,6 @@ def pipe():
     class Pipe:
         reader, writer = read, write
 
-        def read_all(self):
-            os.close(write)
-            ends.discard(write)
-            with os.fdopen(os.dup(read), "rb") as file:
-                return file.read()
-
         def close_reader(self):
             os.close(read)
             ends.discard(read)
@@ -111,14 +106,8 @@ def test_bytes_of_a_single_rank_are_left_alone(make_files):
 
 def test_labels_stand_in_front_of_every_line(make_files):
     files = make_files(12, label=True)
-    for rank, data in [
-        (3, b"a\nb\n"),
-        (11, b"half"),
-        (11, b" and\nhalf"),
-        (0, b"x\r"),
-        (0, b"\ny\r\n"),
-        (None, b"m\n"),
-    ]:
+    pieces = (3, b"a\nb\n"), (11, b"half"), (11, b" and\nhalf"), (0, b"x\r"), (0, b"\ny\r\n"), (None, b"m\n")
+    for rank, data in pieces:
         files.screen.show(rank, 1, data, 0.0)
     assert files.out() == b"[3]: a\n[3]: b\n[11]: half and\n[11]: half\n[0]: x\r\n[0]: y\r\nm\n"
 
@@ -192,19 +181,16 @@ def test_a_rank_that_repeats_itself_is_shown_and_those_that_repeat_it_fold(make_
     assert files.err().endswith(WARNING)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_warnings_of_torch_fold_though_their_ranks_and_times_differ(make_files):
+    for line in (
         "[rank%d]:[W1121 19:12:49.12345678%d socket.cpp:464] no IPv6",
         "[W1121 19:12:%02d.12345678%d socket.cpp:464] no IPv6",
         "[rank%d]:W1121 19:12:49.123000 471%d torch/_inductor/utils.py:1137] [0/0] few cores",
-    ],
-)
-def test_warnings_of_torch_fold_though_their_ranks_and_times_differ(make_files, line):
-    files = make_files(3)
-    for rank in range(3):
-        files.screen.show(rank, 2, f"{line % (rank, rank)}\n".encode(), 0.0)
-    assert files.err() == f"{line % (0, 0)} [3 ranks]\n".encode()
+    ):
+        files = make_files(3)
+        for rank in range(3):
+            files.screen.show(rank, 2, f"{line % (rank, rank)}\n".encode(), 0.0)
+        assert files.err() == f"{line % (0, 0)} [3 ranks]\n".encode()
 
 
 def test_the_end_of_a_line_that_is_on_the_screen_does_not_fold(make_files):
@@ -242,6 +228,12 @@ def test_what_is_remembered_of_warnings_is_bounded(make_files):
 # Who reads
 
 
+def write_what_can_be(terminal):
+    for fd in terminal.wants():
+        if select.select([], [fd], [], 0)[1]:
+            terminal.write(fd)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 2]), st.integers(1, 9000), st.booleans())), st.booleans()
 )
@@ -258,9 +250,7 @@ def test_lines_of_ranks_never_mix_and_nothing_is_lost(pieces, label):
         letter = b"abcdefgh"[rank * 2 + stream - 1 :][:1]
         sent[rank, stream] += letter * size
         terminal.show(rank, stream, letter * size + b"\n" * whole, 0.0)
-        for fd in terminal.wants():
-            if select.select([], [fd], [], 0)[1]:
-                terminal.write(fd)
+        write_what_can_be(terminal)
     terminal.close()
     os.close(err)
     os.close(write)
@@ -299,12 +289,10 @@ def test_a_reader_that_reads_nothing_holds_nobody_up(pipe, make_files):
             terminal.write(pipe.writer)
     assert terminal.wants() == [pipe.writer]
     assert os.get_blocking(pipe.writer)
-    got = []
-    thread = threading.Thread(target=lambda: got.append(pipe_read(pipe.reader, total)))
-    thread.start()
-    terminal.close()
-    thread.join(200)
-    assert got == [(b"x" * 9999 + b"\n") * (total // 10000)]
+    with ThreadPoolExecutor() as pool:
+        got = pool.submit(pipe_read, pipe.reader, total)
+        terminal.close()
+    assert got.result() == (b"x" * 9999 + b"\n") * (total // 10000)
     assert (terminal.full, terminal.wants()) == (False, [])
 
 
@@ -357,26 +345,22 @@ def test_many_short_pieces_and_one_large_one_arrive_in_order(pipe):
     pieces = [b"%d\n" % number for number in range(3000)] + [b"x" * 30000 + b"\n"] + [b"y\n"] * 10
     for piece in pieces:
         terminal.show(0, 1, piece, 0.0)
-    got = []
-    thread = threading.Thread(target=lambda: got.append(pipe_read(pipe.reader, len(b"".join(pieces)))))
-    thread.start()
-    while terminal.wants():
-        select.select([], terminal.wants(), [])
-        terminal.write(pipe.writer)
-    thread.join(200)
-    assert got == [b"".join(pieces)]
+    with ThreadPoolExecutor() as pool:
+        got = pool.submit(pipe_read, pipe.reader, len(b"".join(pieces)))
+        while terminal.wants():
+            select.select([], terminal.wants(), [])
+            terminal.write(pipe.writer)
+    assert got.result() == b"".join(pieces)
 
 
 def test_somebody_elses_non_blocking_pipe_loses_nothing(pipe):
     os.set_blocking(pipe.writer, False)
     terminal = Screen(2, out=pipe.writer, err=pipe.writer)
     terminal.show(0, 1, b"x" * 300000, 0.0)
-    got = []
-    thread = threading.Thread(target=lambda: got.append(pipe_read(pipe.reader, 300000)))
-    thread.start()
-    terminal.close()
-    thread.join(200)
-    assert got == [b"x" * 300000]
+    with ThreadPoolExecutor() as pool:
+        got = pool.submit(pipe_read, pipe.reader, 300000)
+        terminal.close()
+    assert got.result() == b"x" * 300000
 
 
 def writes():
@@ -427,14 +411,12 @@ def test_a_socket_whose_reader_sleeps_holds_nobody_up():
         terminal.push()
     assert terminal.wants() == [writer.fileno()]
     assert os.get_blocking(writer.fileno())
-    got = []
-    thread = threading.Thread(target=lambda: got.extend(iter(lambda: reader.recv(1 << 16), b"")))
-    thread.start()
-    terminal.close()
-    writer.close()
-    thread.join(200)
+    with ThreadPoolExecutor() as pool:
+        got = pool.submit(lambda: b"".join(iter(lambda: reader.recv(1 << 16), b"")))
+        terminal.close()
+        writer.close()
     reader.close()
-    assert set(b"".join(got).split(b"\n")) == {b"x" * 9999, b""}
+    assert set(got.result().split(b"\n")) == {b"x" * 9999, b""}
     assert terminal.lost == {}
 
 
@@ -446,18 +428,14 @@ def test_a_terminal_that_stands_still_holds_nobody_up():
     terminal = Screen(2, out=slave, err=err)
     for number in range(200):
         terminal.show(number % 2, 1 + number % 2, b"%d" % (number % 2) * 999 + b"\n", 0.0)
-        for fd in terminal.wants():
-            if select.select([], [fd], [], 0)[1]:
-                terminal.write(fd)
+        write_what_can_be(terminal)
     assert terminal.wants() == [slave]
     assert os.get_blocking(slave)
     data = b""
     while len(data) < 200000:
         if select.select([master], [], [], 0)[0]:
             data += os.read(master, 65536)
-        for fd in terminal.wants():
-            if select.select([], [fd], [], 0)[1]:
-                terminal.write(fd)
+        write_what_can_be(terminal)
     assert data == (b"0" * 999 + b"\n" + b"1" * 999 + b"\n") * 100
     os.close(err)
     os.close(slave)

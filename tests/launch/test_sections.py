@@ -62,10 +62,14 @@ def test_the_limit_is_that_of_the_section(subtests):
 
 
 def test_without_a_limit_none_counts(rank):
-    rank.say("beat", "section 0 0 endless")
-    assert rank.idle_after(1e9) == []
-    rank.say("section 0 1 endless")
-    assert rank.idle_after(1e9) == []
+    for own, line in (
+        (rank, "section 0 0 endless"),
+        (rank, "section 0 1 endless"),
+        (Rank(idle=None), "section 5 0 save"),
+    ):
+        own.say("beat", line)
+        assert own.idle_after(1e9) == []
+    own.close()
 
 
 def test_after_the_section_the_idle_limit_counts_again(rank):
@@ -87,13 +91,6 @@ def test_a_connection_that_ends_ends_the_section(rank):
     rank.say("beat", "section 0 0 endless")
     rank.progress.hung_up(rank.connection)
     assert rank.idle_after(IDLE + 1) == [("", IDLE)]
-
-
-def test_without_idle_timeout_a_section_limits_nothing():
-    rank = Rank(idle=None)
-    rank.say("beat", "section 5 0 checkpoint")
-    assert rank.idle_after(1e9) == []
-    rank.close()
 
 
 SCRIPT = """

@@ -10,19 +10,10 @@ from ezpz.launch.options import LaunchOptions
 from ezpz.launch.planning import select, survey, wanted_devices
 
 FULL = tuple(f"n{index:02d}.cluster" for index in range(1, 5))
-JOB = Allocation(
-    "slurm",
-    "12",
-    FULL,
-    slots=(1, 2, 3, 4),
-    tasks=10,
-    cpus=(8, 16, 24, 32),
-    devices=(4, 4, 2, 4),
-    end_time=99,
-    hostfile="/var/spool/nodes",
-    notes=("a note",),
-    origin={"hosts": "SLURM_JOB_NODELIST", "slots": "SLURM_TASKS_PER_NODE", "tasks": "SLURM_NTASKS"},
-)
+GRANTED = {"slots": (1, 2, 3, 4), "tasks": 10, "cpus": (8, 16, 24, 32), "devices": (4, 4, 2, 4)}
+GRANTED |= {"end_time": 99, "hostfile": "/var/spool/nodes", "notes": ("a note",)}
+ORIGIN = {"hosts": "SLURM_JOB_NODELIST", "slots": "SLURM_TASKS_PER_NODE", "tasks": "SLURM_NTASKS"}
+JOB = Allocation("slurm", "12", FULL, **GRANTED, origin=ORIGIN)
 HERE = Allocation("none", "", ("desk",), origin={"hosts": "the host name"})
 
 
@@ -65,9 +56,7 @@ def test_the_jobs_hosts_are_chosen_in_the_users_order_and_keep_the_schedulers_sp
             assert (chosen.origin["hosts"], chosen.origin["slots"]) == (origin, "SLURM_TASKS_PER_NODE")
             assert (chosen.job_id, chosen.end_time, chosen.notes) == ("12", 99, ("a note",))
             assert chosen.devices == tuple(JOB.devices[number - 1] for number in numbers)
-            assert chosen.hostfile == (
-                "/var/spool/nodes" if numbers == [1, 2, 3, 4] else ""
-            )  # it names all hosts, in order
+            assert bool(chosen.hostfile) == (numbers == [1, 2, 3, 4])  # it names all hosts, in order
             assert wanted is None
 
 
@@ -80,9 +69,8 @@ def test_a_choice_tells_whether_it_keeps_the_schedulers_order():
 
 def component(number, hosts, slots, devices=None):
     origin = {"hosts": f"SLURM_JOB_NODELIST_HET_GROUP_{number}", "devices": "scontrol"}
-    return Allocation(
-        "slurm", "7", hosts, slots, sum(slots), cpus=(4 * number + 4,) * len(hosts), devices=devices, origin=origin
-    )
+    cpus = (4 * number + 4,) * len(hosts)
+    return Allocation("slurm", "7", hosts, slots, sum(slots), cpus=cpus, devices=devices, origin=origin)
 
 
 HETEROGENEOUS = heterogeneous((component(0, ("head",), (2,)), component(1, ("g1", "g2"), (1, 1), (4, 4))))
@@ -104,11 +92,8 @@ def test_the_components_whose_hosts_are_named_are_used(subtests):
             assert bool(chosen.notes) == (options.hosts is None)  # who has named hosts need not be told
 
 
-def test_a_stranger_to_a_heterogeneous_job_is_told_the_hosts_of_all_components():
+def test_a_host_file_may_name_hosts_of_any_component_and_no_other(hostfile):
     assert "expected one of head, g1, g2" in error(HETEROGENEOUS, LaunchOptions(hosts=("g1", "n07")))
-
-
-def test_a_host_file_may_name_hosts_of_any_component(hostfile):
     chosen = select(HETEROGENEOUS, LaunchOptions(hostfile="hosts"), hostfile("g2\ng1\n")).allocation
     assert (chosen.hosts, chosen.components, chosen.is_ordered) == (("g2", "g1"), (1, 1), False)
 
@@ -251,28 +236,19 @@ def test_devices_for_a_program_that_may_use_none_are_a_contradiction():
         count(4, {"TORCH_DEVICE": "cpu"})
 
 
-SLURM = {
-    "SLURM_JOB_ID": "12",
-    "SLURMD_NODENAME": "n01",
-    "SLURM_JOB_NODELIST": "n[01-03]",
-    "SLURM_TASKS_PER_NODE": "1(x3)",
-    "SLURM_JOB_CPUS_PER_NODE": "1(x3)",
-    "SLURM_GPUS_ON_NODE": "4",
-}
+SLURM = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n01", "SLURM_JOB_NODELIST": "n[01-03]", "SLURM_GPUS_ON_NODE": "4"}
+SLURM |= dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"), "1(x3)")
 
 
 def test_from_wishes_to_a_placement():
     result = survey(LaunchOptions(exclude=("n02",), devices_per_host=3), SLURM)
     assert (result.placement.hosts, result.placement.counts) == (("n01", "n03"), (3, 3))
-    assert (
-        result.placement.oversubscribed
-    )  # of Slurm's one slot: devices decide, but launchers that count need an option
+    assert result.placement.oversubscribed  # Slurm grants one slot, and launchers that count need an option
     assert result.placement.origin == "one per device (--devices-per-host)"
     with pytest.raises(UsageError, match=r"4 ranks \(from --ppn\) on n02: it has 3 devices \(--devices-per-host\)"):
         survey(LaunchOptions(hosts=("n02",), devices_per_host=3, per_host=4), SLURM)
-    assert survey(
-        LaunchOptions(hosts=("n02",), devices_per_host=3, per_host=4, oversubscribe=True), SLURM
-    ).placement.counts == (4,)
+    more = LaunchOptions(hosts=("n02",), devices_per_host=3, per_host=4, oversubscribe=True)
+    assert survey(more, SLURM).placement.counts == (4,)
 
 
 def test_a_host_file_names_ranks_besides_the_devices(tmp_path):

@@ -1,14 +1,11 @@
 """Launches that must not disturb each other, ports that are taken, and interfaces that lead to the others."""
 
-import json
 import shlex
-import socket
 import sys
 
 import pytest
 
 from lab import process
-from lab.shown import SHOW, shown
 
 LAUNCH = [sys.executable, "-m", "ezpz.launch"]
 MEET = """
@@ -103,22 +100,3 @@ def test_ranks_on_several_hosts_are_told_the_interface_that_leads_to_rank_0(slur
     assert f" through {names[0][:2]}" in done.stderr
     mine = slurm.salloc(["-N2", "-n2"], [*LAUNCH, *show], {**clean_env, "GLOO_SOCKET_IFNAME": "lo"})
     assert mine.stdout.split() == ["lo", "lo"]
-
-
-@pytest.mark.slow
-def test_a_users_port_that_is_taken_stops_the_launch_before_it_starts(launch, clean_env):
-    with socket.create_server(("", 0)) as taken:
-        done = launch("-n", "2", *SHOW, env={**clean_env, "MASTER_PORT": str(taken.getsockname()[1])})
-    assert (done.returncode, shown(done.stdout)) == (2, [])
-    assert "pytest" in done.stderr or "python" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_json_and_explain_start_nothing(launch, tmp_path):
-    for option in ("--json", "--explain", "--dry-run"):
-        done = launch("-n", "2", option, "touch", "ran")
-        assert done.returncode == 0, done.stderr
-        if option == "--json":
-            assert json.loads(done.stdout)["world_size"] == 2
-    assert not (tmp_path / "ran").exists()

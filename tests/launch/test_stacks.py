@@ -3,7 +3,6 @@
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from ezpz.launch.host import rank_start
 from ezpz.launch.host.stacks import Frame, awaited_file, kernel_state, parse_dump, py_spy, pythons, stage_of
 from ezpz.launch.run.hangs import locate, summarise
 from lab.listener import Listener, as_rank
-from lab.process import wait_until
+from lab.process import kill_group, program, wait_until
 
 SRC = str(Path(ezpz.__file__).parents[1])
 HANG_TORCH = Path(__file__).with_name("scripts") / "hang_torch.py"
@@ -38,34 +37,21 @@ rest()
 
 
 @pytest.fixture
-def start(clean_env, tmp_path):
+def start(start_launch, clean_env, tmp_path):
     """`start(args, **env)` -> a process whose stderr goes to `process.said`, a file."""
     started = []
 
     def run(args, **env):
         said = tmp_path / f"stderr-{len(started)}"
         with said.open("wb") as file:
-            process = subprocess.Popen(
-                [str(arg) for arg in args],
-                env={**clean_env, **env},
-                cwd=tmp_path,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                start_new_session=True,
-            )
+            process = start_launch(*args, env={**clean_env, **env}, line=[], text=False, stderr=file)
         process.said = said
         started.append(process)
         return process
 
     yield run
     for process in started:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it has ended
-        process.wait(200)
-        process.stdout.close()
+        kill_group(process)
 
 
 @pytest.fixture
@@ -143,10 +129,8 @@ def test_lines_of_others_and_other_versions_do_not_confuse_a_dump():
         "Extension modules: numpy._core._multiarray_umath (total: 1)\n"
     )
     assert parse_dump(text) == [Frame("f", "/home/me/my file.py", 5), Frame("<module>", "", 0)]
-    assert (
-        parse_dump("Timeout (0:00:01)!\nThread 0x0000000000000001 (most recent call first):\n  <no Python frame>\n")
-        == []
-    )
+    no_frame = "Timeout (0:00:01)!\nThread 0x0000000000000001 (most recent call first):\n  <no Python frame>\n"
+    assert parse_dump(no_frame) == []
     assert parse_dump("nothing of the kind") == []
 
 
@@ -157,14 +141,10 @@ def test_of_two_dumps_the_last_counts():
 
 def test_an_import_in_progress_is_named(start, tmp_path):
     """A package whose own first import never ends, where packages are kept: `import torch` from a dead file system."""
-    (tmp_path / "site-packages" / "torch").mkdir(parents=True)
-    (tmp_path / "site-packages" / "torch" / "__init__.py").write_text(
-        "import time\nprint('ready', flush=True)\ntime.sleep(600)\n"
-    )
+    packages = tmp_path / "site-packages"
+    program(packages / "torch" / "__init__.py", "import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
     (tmp_path / "train.py").write_text("import torch\n")
-    process = ready(
-        start([sys.executable, "train.py"], PYTHONFAULTHANDLER="1", PYTHONPATH=str(tmp_path / "site-packages"))
-    )
+    process = ready(start([sys.executable, "train.py"], PYTHONFAULTHANDLER="1", PYTHONPATH=str(packages)))
     place = locate(dumped(process, signal.SIGABRT, 3))
     assert (place.what, Path(place.file).name, place.line) == ("import torch", "train.py", 1)
 
@@ -220,11 +200,8 @@ def spy(tmp_path, monkeypatch):
     """`spy(script)` puts a program called py-spy first on PATH."""
 
     def put(script):
-        program = tmp_path / "bin" / "py-spy"
-        program.parent.mkdir()
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+        made = program(tmp_path / "bin" / "py-spy", f"#!/bin/sh\n{script}\n")
+        monkeypatch.setenv("PATH", f"{made.parent}:/usr/bin:/bin")
 
     return put
 
@@ -275,11 +252,8 @@ def test_torch_ranks_that_hang_are_named_in_one_line(start, tmp_path, clean_env)
     listener.wait("stage group")
     for rank, process in enumerate(ranks):
         assert listener.of(rank)[0] == f"rank {rank} {process.pid}"
-        assert [line for line in listener.of(rank) if line.startswith("stage")] == [
-            "stage setup",
-            "stage met",
-            "stage group",
-        ]
+        stages = [line for line in listener.of(rank) if line.startswith("stage")]
+        assert stages == ["stage setup", "stage met", "stage group"]
     number = next(int(line.split()[1]) for line in listener.of(0) if line.startswith("dumps"))
 
     def places(signum):
@@ -314,9 +288,8 @@ def test_torch_ranks_that_hang_are_named_in_one_line(start, tmp_path, clean_env)
     assert [Path(path).name for path in dumps] == ["rank_0", "rank_1", "rank_2"]
     last = pickle.loads(Path(dumps[0]).read_bytes())["entries"][-1]
     assert (last["profiling_name"], last["state"]) == ("gloo:all_reduce", "scheduled")
-    assert summarise((rank, "n01", place) for rank, place in enumerate(told)).startswith(
-        "rank 0 on n01 in all_reduce (hang_torch.py:"
-    )
+    line = summarise((rank, "n01", place) for rank, place in enumerate(told))
+    assert line.startswith("rank 0 on n01 in all_reduce (hang_torch.py:")
 
     assert places(signal.SIGABRT) == told
     listener.close()

@@ -12,7 +12,6 @@ from ezpz.launch.wall import Wall, ends
 from lab import process
 
 JOB = Allocation("slurm", "12", ("n01",))
-NONE = Allocation("none", "", ("n01",))
 
 
 class Clock:
@@ -113,7 +112,7 @@ def test_what_the_allocation_knows_comes_first(clock):
 
 
 def test_without_a_job_nobody_is_asked():
-    wall = Wall(NONE, {"PATH": "/nonexistent"})
+    wall = Wall(Allocation("none", "", ("n01",)), {"PATH": "/nonexistent"})
     assert wall.due() is None
     assert wall.take(time.monotonic()) is None
     wall.close()
@@ -125,10 +124,7 @@ def command(tmp_path, clean_env):
     folders = (tmp_path / f"scheduler-{number}" for number in itertools.count())
 
     def put(name, script):
-        folder = next(folders)
-        folder.mkdir()
-        (folder / name).write_text(f"#!/bin/bash\n{script}\n")
-        (folder / name).chmod(0o755)
+        folder = process.program(next(folders) / name, f"#!/bin/bash\n{script}\n").parent
         return {**clean_env, "PATH": f"{folder}:{clean_env['PATH']}"}
 
     return put
