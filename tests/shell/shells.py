@@ -94,25 +94,19 @@ class Shell:
         log = Path(self.env["FAKE_LOG"])
         return log.read_text() if log.exists() else ""
 
+    def plans(self) -> list[str]:
+        """Return the lines that tell what pip was asked for."""
+        return [line for line in self.calls().splitlines() if line.startswith("plan ")]
+
     def program(self, name: str, text: str) -> Path:
         """Write an executable onto PATH."""
-        path = self.bin / name
-        path.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
-        return path
+        return executable(self.bin / name, text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
 
     def start(self, script: str, **env: str) -> subprocess.Popen:
         """Start a script that has sourced utils.sh, in a process group of its own."""
-        return subprocess.Popen(
-            [*SHELLS[self.name], "-c", script, self.name],
-            cwd=self.cwd,
-            env=self.env | env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        how = {"cwd": self.cwd, "env": self.env | env, "text": True, "start_new_session": True}
+        how |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen([*SHELLS[self.name], "-c", script, self.name], **how)
 
     def bare(self, script: str, **env: str) -> subprocess.CompletedProcess:
         """Run a script that sources nothing by itself."""
@@ -163,6 +157,24 @@ OWN = ("HOME", "TMPDIR", "PATH", "FAKE_LOG")  # what no two shells share
 
 def _text(file):
     return file.read_bytes().decode()  # as it is: read_text() would take \r\n for \n
+
+
+def executable(path: Path, text: str) -> Path:
+    """Write a program, and the folder in which it stands."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def make_environment(shell: Shell, python: str) -> Path:
+    """Make an environment that ezpz did not make, in the folder `mine`; with the file `torch` in it, it holds torch."""
+    env = shell.cwd / "mine"
+    executable(env / "bin/python3", python)
+    (env / "lib").mkdir()
+    for name in ("pyvenv.cfg", "torch"):
+        (env / name).touch()
+    return env
 
 
 def make_shell(name: str, base: Path) -> Shell:

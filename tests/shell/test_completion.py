@@ -207,20 +207,10 @@ def test_the_files_are_those_of_the_parsers(name):
     assert SHELLS[name].read_text(encoding="utf-8") == completion(name), "make completion"
 
 
-def test_the_verb_prints_them(tmp_path):
-    import subprocess
-
-    def run(*words):
-        return subprocess.run(
-            [sys.executable, "-m", "ezpz", "completion", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-        )
-
-    assert run("bash").stdout == SHELLS["bash"].read_text(encoding="utf-8")
-    assert run("zsh").stdout == SHELLS["zsh"].read_text(encoding="utf-8")
-    refused = run("fish")
+def test_the_verb_prints_them(run_cli):
+    verb = [sys.executable, "-m", "ezpz", "completion"]
+    for name, file in SHELLS.items():
+        assert run_cli([*verb, name]).stdout == file.read_text(encoding="utf-8")
+    refused = run_cli([*verb, "fish"])
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "expected one of bash, zsh" in refused.stderr

@@ -179,16 +179,9 @@ def test_both_halves_say_the_same_about_a_plain_host(small, real_python):
     result, python_says = job(small)
     assert result.returncode == 0, result.stderr
     same = [
-        "WORLD_SIZE",
-        "EZPZ_WORLD_SIZE",
-        "EZPZ_SCHEDULER",
-        "EZPZ_JOBID",
-        "EZPZ_HOSTS",
-        "EZPZ_NRANKS",
-        "NHOSTS",
-        "NGPU_PER_HOST",
-        "NGPUS",
-    ]
+        "WORLD_SIZE", "EZPZ_WORLD_SIZE", "EZPZ_SCHEDULER", "EZPZ_JOBID", "EZPZ_HOSTS", "EZPZ_NRANKS", "NHOSTS",
+        "NGPU_PER_HOST", "NGPUS",
+    ]  # fmt: skip
     assert {name: shell_says[name] for name in same} == {name: python_says[name] for name in same}
 
 
@@ -219,21 +212,8 @@ def test_a_dry_run_after_the_setup_can_be_pasted(importable):
 # ---- launch ---------------------------------------------------------------------------------------------------------
 
 ARGUMENTS = [
-    "",
-    "two  blanks",
-    "'",
-    '"',
-    "$HOME `date`",
-    "a\nb",
-    "tab\t",
-    "ü…🐍",
-    "--flag",
-    "-n",
-    "*",
-    "\\",
-    "!x",
-    "a'b\"c",
-]
+    "", "two  blanks", "'", '"', "$HOME `date`", "a\nb", "tab\t", "ü…🐍", "--flag", "-n", "*", "\\", "!x", "a'b\"c",
+]  # fmt: skip
 
 
 def quoted(words):

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from shells import ROOT, UTILS, errors, tools
+from shells import FAKE_PYTHON, ROOT, UTILS, errors, make_environment, tools
 
 from lab.process import wait_until
 
@@ -31,9 +31,8 @@ def test_a_fresh_folder_gets_a_venv_that_is_active(fake):
     result = call(fake)
     assert result.returncode == 0
     assert result.stdout.splitlines()[1].startswith(f"{fake.cwd}/.venv/bin:")
-    plan = [line for line in fake.calls().splitlines() if line.startswith("plan")]
-    assert len(plan) == 1
-    assert plan[0].endswith(f"-c {fake.cwd}/.venv/ezpz-constraints.txt torch -e {ROOT}")
+    (plan,) = fake.plans()
+    assert plan.endswith(f"-c {fake.cwd}/.venv/ezpz-constraints.txt torch -e {ROOT}")
     assert (fake.cwd / ".venv/.ezpz-stamp").read_text().startswith("stamp 1\nmade by ezpz\n")
 
 
@@ -64,7 +63,7 @@ def test_a_second_call_installs_nothing_in_this_shell_and_in_a_new_one(fake):
 @pytest.mark.slow
 def test_a_changed_pyproject_or_another_source_is_installed_again(fake, checkout):
     def plans():
-        return [line.split(" -e ")[-1] for line in fake.calls().splitlines() if line.startswith("plan")]
+        return [line.split(" -e ")[-1] for line in fake.plans()]
 
     utils = checkout / "src/ezpz/bin/utils.sh"
     fake("ezpz_setup_python", utils)
@@ -81,10 +80,8 @@ def test_a_changed_pyproject_or_another_source_is_installed_again(fake, checkout
 def test_torch_of_the_base_is_seen_and_never_planned(fake):
     result = call(fake, FAKE_TORCH="1")
     assert "torch is there already" in result.stderr
-    calls = fake.calls()
-    assert "-m venv --system-site-packages" in calls
-    plan = next(line for line in calls.splitlines() if line.startswith("plan"))
-    assert not re.search(r" (torch|mpi4py)\b", plan)
+    assert "-m venv --system-site-packages" in fake.calls()
+    assert not re.search(r" (torch|mpi4py)\b", fake.plans()[0])
 
 
 @pytest.mark.slow
@@ -115,13 +112,7 @@ def test_the_log_says_where_the_base_python_came_from(fake):
 @pytest.fixture
 def active(fake):
     """An active virtual environment that ezpz did not make; it holds torch."""
-    env = fake.cwd / "mine"
-    for folder in ("bin", "lib"):
-        (env / folder).mkdir(parents=True)
-    (env / "bin/python3").write_bytes((fake.bin / "python3").read_bytes())
-    (env / "bin/python3").chmod(0o755)
-    (env / "pyvenv.cfg").touch()
-    (env / "torch").touch()
+    env = make_environment(fake, FAKE_PYTHON)
     fake.env |= {"VIRTUAL_ENV": str(env), "PATH": f"{env}/bin:{fake.env['PATH']}"}
     return env
 
@@ -145,12 +136,6 @@ def test_an_active_environment_that_has_this_checkout_gets_nothing(fake, active)
 def test_an_active_conda_is_used(fake, active):
     result = call(fake, before="unset VIRTUAL_ENV", CONDA_PREFIX=str(active))
     assert f"{active}/bin/python3 (active, CONDA_PREFIX)" in result.stderr
-
-
-@pytest.mark.slow
-def test_a_stale_virtual_env_variable_is_not_believed(fake):
-    result = call(fake, VIRTUAL_ENV="/gone/away")
-    assert result.stdout.splitlines()[1].startswith(f"{fake.cwd}/.venv/bin:")
 
 
 @pytest.mark.slow
@@ -215,8 +200,9 @@ def test_a_venv_of_the_user_is_never_made_again(fake, active):
 
 
 @pytest.mark.slow
-def test_a_base_python_that_is_not_used_is_told(fake):
-    call(fake)
+def test_a_stale_virtual_env_is_not_believed_and_a_base_python_that_is_not_used_is_told(fake):
+    result = call(fake, VIRTUAL_ENV="/gone/away")
+    assert result.stdout.splitlines()[1].startswith(f"{fake.cwd}/.venv/bin:")
     assert "EZPZ_PYTHON is not used" in call(fake, EZPZ_PYTHON="python3").stderr
 
 
@@ -236,6 +222,11 @@ def test_an_environment_without_pip_whose_python_has_no_ensurepip_is_told_what_i
     assert "free" not in error  # the disk is not to blame
 
 
+OFFLINE = "WARNING: Retrying after connection broken by 'NewConnectionError(...)': /simple/torch/\n"
+OFFLINE += "ERROR: No matching distribution found for torch"
+PINNED = "    ezpz 0.1.0 depends on xarray>=2024.1\n    The user requested (constraint) xarray==2026.9.0\n"
+PINNED += "ERROR: ResolutionImpossible: for help visit"
+CANNOT = "ERROR: Could not install packages due to an OSError"
 BAD_INPUT = {
     "python too old": ("", {"FAKE_VERSION": "3.8.10"}, 2, "too old: 3.8.10 .*EZPZ_PYTHON=", "no venv"),
     "python2": ("", {"EZPZ_PYTHON": "old-python"}, 2, "too old: 2.7.18 .from EZPZ_PYTHON", "no venv"),
@@ -250,84 +241,26 @@ BAD_INPUT = {
     "two folders": ("one two", {}, 2, "unknown argument: two", "no venv"),
     "no source": ("", {"EZPZ_SOURCE": "gone"}, 2, "no ezpz to install: gone .from EZPZ_SOURCE", "no venv"),
     "no constraints": ("", {"EZPZ_CONSTRAINTS": "gone"}, 2, "no constraints file: gone", "no venv"),
-    "no space for the venv": (
-        "",
-        {"FAKE_VENV_SAYS": "OSError: [Errno 28] No space left on device"},
-        125,
-        "cannot make the virtual environment: .*no space left.*ezpz_setup_env FOLDER",
-        "",
-    ),
-    "no permission for the venv": (
-        "",
-        {"FAKE_VENV_SAYS": "Error: [Errno 13] Permission denied: '/x'"},
-        125,
-        "cannot make the virtual environment: .*: permission denied",
-        "",
-    ),
-    "pip fails": (
-        "",
-        {"FAKE_PIP_SAYS": "ERROR: ResolutionImpossible: for help visit"},
-        125,
-        "pip failed: ResolutionImpossible.*ezpz-install.log, then call this again",
-        "",
-    ),
-    "build fails": (
-        "",
-        {"FAKE_PIP_SAYS": "      OSError: Readme file does not exist: README.md\nerror: metadata-generation-failed"},
-        125,
-        "pip failed: OSError: Readme file does not exist: README.md",
-        "",
-    ),
-    "missing wheel": (
-        "",
-        {"FAKE_PIP_SAYS": "ERROR: No matching distribution found for hatchling>=1.25"},
-        125,
-        "no matching package: hatchling>=1.25 .from https://index.example/simple",
-        "",
-    ),
-    "missing pinned wheel": (
-        "",
-        {
-            "FAKE_PIP_SAYS": "    ezpz 0.1.0 depends on xarray>=2024.1\n"
-            "    The user requested (constraint) xarray==2026.9.0\n"
-            "ERROR: ResolutionImpossible: for help visit"
-        },
-        125,
-        "no matching package: xarray==2026.9.0 .from https://index.example/simple",
-        "",
-    ),
-    "no network": (
-        "",
-        {
-            "FAKE_PIP_SAYS": "WARNING: Retrying after connection broken by 'NewConnectionError(...)': /simple/torch/\n"
-            "ERROR: No matching distribution found for torch"
-        },
-        125,
-        "no network: .*found no wheel of torch.*PIP_FIND_LINKS",
-        "",
-    ),
-    "no space for packages": (
-        "",
-        {"FAKE_PIP_SAYS": "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"},
-        125,
-        "pip cannot install: .*no space left",
-        "",
-    ),
-    "no permission for packages": (
-        "",
-        {"FAKE_PIP_SAYS": "ERROR: Could not install packages due to an OSError: [Errno 13] Permission denied: '/x'"},
-        125,
-        "pip cannot install: .*permission denied",
-        "",
-    ),
-    "import fails": (
-        "",
-        {"FAKE_IMPORT_SAYS": "ImportError: libcudart.so.12: cannot open shared object file"},
-        125,
-        "do not import: ImportError: libcudart.so.12",
-        "",
-    ),
-}
+    "no space for the venv": ("", {"FAKE_VENV_SAYS": "OSError: [Errno 28] No space left on device"}, 125,
+     "cannot make the virtual environment: .*no space left.*ezpz_setup_env FOLDER", ""),
+    "no permission for the venv": ("", {"FAKE_VENV_SAYS": "Error: [Errno 13] Permission denied: '/x'"}, 125,
+     "cannot make the virtual environment: .*: permission denied", ""),
+    "pip fails": ("", {"FAKE_PIP_SAYS": "ERROR: ResolutionImpossible: for help visit"}, 125,
+     "pip failed: ResolutionImpossible.*ezpz-install.log, then call this again", ""),
+    "build fails": ("", {"FAKE_PIP_SAYS": "      OSError: No Readme: README.md\nerror: metadata-generation-failed"},
+     125, "pip failed: OSError: No Readme: README.md", ""),
+    "missing wheel": ("", {"FAKE_PIP_SAYS": "ERROR: No matching distribution found for hatchling>=1.25"}, 125,
+     "no matching package: hatchling>=1.25 .from https://index.example/simple", ""),
+    "missing pinned wheel": ("", {"FAKE_PIP_SAYS": PINNED}, 125,
+     "no matching package: xarray==2026.9.0 .from https://index.example/simple", ""),
+    "no network": ("", {"FAKE_PIP_SAYS": OFFLINE}, 125, "no network: .*found no wheel of torch.*PIP_FIND_LINKS", ""),
+    "no space for packages": ("", {"FAKE_PIP_SAYS": f"{CANNOT}: [Errno 28] No space left on device"}, 125,
+     "pip cannot install: .*no space left", ""),
+    "no permission for packages": ("", {"FAKE_PIP_SAYS": f"{CANNOT}: [Errno 13] Permission denied: '/x'"}, 125,
+     "pip cannot install: .*permission denied", ""),
+    "import fails": ("", {"FAKE_IMPORT_SAYS": "ImportError: libcudart.so.12: cannot open shared object file"}, 125,
+     "do not import: ImportError: libcudart.so.12", ""),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("part", ["some", pytest.param("the others", marks=pytest.mark.slow)])
@@ -410,8 +343,7 @@ def test_after_an_interrupt_the_next_call_completes(fake, slow):
     result = call(fake)
     assert result.returncode == 0
     assert "made by ezpz" in (fake.cwd / ".venv/.ezpz-stamp").read_text()
-    plan = [line for line in fake.calls().splitlines() if line.startswith("plan")][-1]
-    assert " torch " in plan, "a torch that was cut while it was unpacked looks as if it were there"
+    assert " torch " in fake.plans()[-1], "a torch that was cut while it was unpacked looks as if it were there"
 
 
 # ---- with a real Python and a real pip ------------------------------------------------------------------------------

@@ -6,12 +6,11 @@ import select
 import time
 
 import pytest
-from shells import FAKE_PYTHON, ROOT, SHELLS, UTILS, errors
+from shells import FAKE_PYTHON, ROOT, SHELLS, UTILS, errors, executable, on_host
 
 ALONE = {"squeue": 1, "sinfo": 1, "qstat": 1, "flux": 1, "nvidia-smi": 1}
-PIN = next(
-    line.split()[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch==")
-)
+PINS = (ROOT / "constraints.txt").read_text().splitlines()
+PIN = next(line.split()[0] for line in PINS if line.startswith("torch=="))
 
 
 @pytest.fixture
@@ -19,25 +18,27 @@ def host(fake):
     """A host without scheduler, driver or known site, whose pip notes the indexes that its environment names."""
     for name, code in ALONE.items():
         fake.program(name, f"exit {code}")
-    fake.program("uname", 'if [ "$*" = -n ]; then echo plain; else exec /usr/bin/uname "$@"; fi')
-    text = FAKE_PYTHON.replace(
-        "    shift 3; printf 'plan",
-        '    printf "index %s\\n" "$PIP_EXTRA_INDEX_URL" >>"$FAKE_LOG"\n    shift 3; printf \'plan',
-    )
-    assert text != FAKE_PYTHON
-    fake.program("python3", text.removeprefix("#!/bin/sh\n"))
-    fake.env.pop("EZPZ_TORCH", None)
-    for name in ("PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL"):
+    on_host(fake, "plain")
+    python(fake, PLAN, '    printf "index %s\\n" "$PIP_EXTRA_INDEX_URL" >>"$FAKE_LOG"\n' + PLAN)
+    for name in ("EZPZ_TORCH", "PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL"):
         fake.env.pop(name, None)
     return fake
 
 
+PLAN = "    shift 3; printf 'plan"
+CONFIG = "global.index-url='https://me:secret@index.example/simple'"
+
+
+def python(host, old, new, text=FAKE_PYTHON):
+    """Let python3 be the fake one with a change."""
+    assert old in text
+    host.program("python3", text.replace(old, new))
+
+
 def asked(host):
     """Return what pip was asked for, and the indexes beside its own."""
-    lines = host.calls().splitlines()
-    plans = [line for line in lines if line.startswith("plan ")]
-    indexes = [line.removeprefix("index").strip() for line in lines if line.startswith("index")]
-    words = plans[-1].split() if plans else []
+    indexes = [line.removeprefix("index").strip() for line in host.calls().splitlines() if line.startswith("index")]
+    words = "".join(host.plans()[-1:]).split()
     return next((word for word in words if word.startswith("torch")), ""), indexes[-1] if indexes else ""
 
 
@@ -152,9 +153,7 @@ def test_a_word_that_is_no_build_is_refused(host):
 @pytest.mark.slow
 def test_an_index_of_pips_own_that_holds_builds_or_wheels_decides(host):
     for value in ("global.no-index='true'", "install.extra-index-url='https://me:secret@h/whl/cpu'"):
-        text = FAKE_PYTHON.replace("global.index-url='https://me:secret@index.example/simple'", value)
-        assert text != FAKE_PYTHON
-        host.program("python3", text.removeprefix("#!/bin/sh\n"))
+        python(host, CONFIG, value)
         result = host(f"ezpz_setup_python venv-{len(value)}")
         assert errors(result) == []
         assert "the index that pip is configured for decides" in result.stderr
@@ -232,14 +231,11 @@ def test_at_a_terminal_it_asks_and_an_answer_alone_lets_it_begin(host, keys):
 # ---- a Python that is used as it is ---------------------------------------------------------------------------------
 
 
-def complete(host, torch=True, ezpz=True):
+def complete(host):
     """Let python3 of PATH bring packages: a container, or a virtual environment that is not active."""
-    base = host.cwd.parent
-    for name, there in (("torch", torch), ("ezpz", ezpz)):
-        if there:
-            (base / name).write_text("/in/the/image")
-    text = FAKE_PYTHON.replace('here="${0%/bin/python3}"', 'here="${0%/bin/python3}"', 1)
-    host.program("python3", text.removeprefix("#!/bin/sh\n"))
+    for name in ("torch", "ezpz"):
+        (host.cwd.parent / name).write_text("/in/the/image")
+    host.program("python3", FAKE_PYTHON)
 
 
 def snapshot(folder):
@@ -283,13 +279,9 @@ def test_with_torch_alone_a_thin_environment_is_made_over_it_and_says_why(host):
 def test_a_line_every_15_seconds_while_pip_works_and_no_pipe_is_held(host):
     """`sleep 15` takes a moment here; pip works until two lines have been said."""
     host.program("sleep", 'if [ "$1" = 15 ]; then exec /bin/sleep 0.2; else exec /bin/sleep "$@"; fi')
-    slow = FAKE_PYTHON.replace(
-        "    shift 3; printf 'plan",
-        "    echo 'Collecting torch==2 (from https://me:secret@h/simple)'\n"
-        '    until [ "$(grep -c \'pip has worked\' "$SAID")" -ge 2 ]; do /bin/sleep 0.1; done\n'
-        "    shift 3; printf 'plan",
-    )
-    host.program("python3", slow.removeprefix("#!/bin/sh\n"))
+    works = "    echo 'Collecting torch==2 (from https://me:secret@h/simple)'\n"
+    works += '    until [ "$(grep -c \'pip has worked\' "$SAID")" -ge 2 ]; do /bin/sleep 0.1; done\n'
+    python(host, PLAN, works + PLAN)
     said = host.cwd.parent / "said"
     said.touch()
     result = host(f"ezpz_setup_python 2>'{said}' | cat; echo done", SAID=str(said))
@@ -329,10 +321,7 @@ def test_the_line_says_what_pip_does_in_its_own_words(host, subtests):
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", ["uv", "micromamba"])
 def test_uv_and_micromamba_bring_the_python_where_it_is_missing_or_asked_for(host, tool, subtests):
-    brought = host.cwd.parent / "brought/bin/python3"
-    brought.parent.mkdir(parents=True)
-    brought.write_bytes((host.bin / "python3").read_bytes())
-    brought.chmod(0o755)
+    brought = executable(host.cwd.parent / "brought/bin/python3", (host.bin / "python3").read_text())
     programs = {
         "uv": f'echo "uv $*" >>"$FAKE_LOG"\ncase "$1 $2" in "python find") echo {brought} ;; esac',
         "micromamba": 'echo "micromamba $*" >>"$FAKE_LOG"\n'
@@ -349,10 +338,8 @@ def test_uv_and_micromamba_bring_the_python_where_it_is_missing_or_asked_for(hos
             assert errors(result) == []
             assert result.stdout == f"{shell.cwd}/.venv\n"
             assert "MB to fetch" in result.stderr
-            assert {
-                "uv": "uv python install 3.12",
-                "micromamba": f"micromamba create --yes --quiet --prefix {shell.cwd}/.venv.python python=3.12",
-            }[tool] in shell.calls()
+            create = f"micromamba create --yes --quiet --prefix {shell.cwd}/.venv.python python=3.12"
+            assert {"uv": "uv python install 3.12", "micromamba": create}[tool] in shell.calls()
             assert f"({tool}, Python 3.11.7)" in result.stderr
 
 
@@ -372,20 +359,16 @@ def test_a_folder_that_holds_the_wheel_needs_no_index(host, tmp_path):
     """An index that cannot be reached would hold up every package for minutes."""
     folder = tmp_path / "wheels"
     folder.mkdir()
-    config = "echo \"global.index-url='https://me:secret@index.example/simple'\""
-    text = (host.bin / "python3").read_text()
-    assert config in text
+    config = f'echo "{CONFIG}"'
     more = f"{config}; echo \":env:.find-links='/nowhere file://{folder}'\""
-    host.program("python3", text.replace(config, more).removeprefix("#!/bin/sh\n"))
+    python(host, config, more, (host.bin / "python3").read_text())
     (folder / "torch-2.99.0+cu128-cp311-cp311-manylinux_2_28_x86_64.whl").touch()
     (folder / "torch-2.99.0%2Bcu128-x.whl").touch()
     assert errors(host("ezpz_setup_python")) == []
     assert asked(host) == (f"{PIN}+cpu", "https://download.pytorch.org/whl/cpu")
-    for number, wheel in enumerate(
-        ("torch-2.99.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "torch-2.99.0%2Bcpu-x.whl")
-    ):
+    for wheel in ("torch-2.99.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "torch-2.99.0%2Bcpu-x.whl"):
         (folder / wheel).touch()
-        result = host("ezpz_setup_python", EZPZ_VENV_DIR=str(tmp_path / f"another-{number}"))
+        result = host("ezpz_setup_python", EZPZ_VENV_DIR=str(tmp_path / f"another-{len(wheel)}"))
         assert errors(result) == []
         assert asked(host) == (f"{PIN}+cpu", "")
         (folder / wheel).unlink()

@@ -5,7 +5,7 @@ import resource
 
 import pytest
 from modules import CONDA, Modules
-from shells import FAKE_PYTHON, UTILS, errors
+from shells import FAKE_PYTHON, UTILS, errors, executable, make_environment
 
 from ezpz.cluster.scheduler import schedulers
 
@@ -21,15 +21,8 @@ site='' site_from='' code=0; where '{}' || code=$?; echo "$code|$site|$site_from
 
 @pytest.fixture(autouse=True)
 def nothing_of_this_machine(monkeypatch):
-    for name in (
-        *PROXIES,
-        "MODULEPATH",
-        "MODULESHOME",
-        "LMOD_PKG",
-        "LMOD_SYSTEM_NAME",
-        "NERSC_HOST",
-        "XDG_CONFIG_HOME",
-    ):
+    others = "MODULEPATH MODULESHOME LMOD_PKG LMOD_SYSTEM_NAME NERSC_HOST XDG_CONFIG_HOME"
+    for name in (*PROXIES, *others.split()):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -45,12 +38,9 @@ def modules(fake):
 def system_of(fake, kind):
     """Give a shell in which `module` is not defined yet a module system with a Python that brings torch."""
     system = Modules(fake.bin.parent / kind, kind)
-    python = fake.bin.parent / "module/bin"
-    python.mkdir(parents=True)
-    (python / "python3").write_text(FAKE_PYTHON.replace('if [ -n "$FAKE_TORCH" ]', "if true"))
-    (python / "python3").chmod(0o755)
-    system.python = python
-    system.brings = f"prepend PATH {python}"
+    text = FAKE_PYTHON.replace('if [ -n "$FAKE_TORCH" ]', "if true")
+    system.python = executable(fake.bin.parent / "module/bin/python3", text).parent
+    system.brings = f"prepend PATH {system.python}"
     fake.env |= system.env
     return system
 
@@ -77,18 +67,12 @@ RECOGNISED = {
     "the user's word": ({"EZPZ_SITE": "polaris"} | AURORA, "12", "0|polaris|EZPZ_SITE"),
     "exported for this job": ({"EZPZ_SITE": "polaris", "EZPZ_JOBID": "12"}, "12", "0|polaris|EZPZ_SITE"),
     "exported outside a job": ({"EZPZ_SITE": "polaris", "EZPZ_JOBID": ""}, "", "0|polaris|EZPZ_SITE"),
-    "exported for another job": (
-        {"EZPZ_SITE": "polaris", "EZPZ_JOBID": "11"} | FRONTIER,
-        "12",
-        "0|frontier|LMOD_SYSTEM_NAME=frontier",
-    ),
-    "exported for another job, nothing else known": (
-        {"EZPZ_SITE": "polaris", "EZPZ_JOBID": ""},
-        "12",
-        "0|polaris|EZPZ_SITE",
-    ),
+    "exported for another job": ({"EZPZ_SITE": "polaris", "EZPZ_JOBID": "11"} | FRONTIER, "12",
+     "0|frontier|LMOD_SYSTEM_NAME=frontier"),
+    "exported for another job, nothing else known": ({"EZPZ_SITE": "polaris", "EZPZ_JOBID": ""}, "12",
+     "0|polaris|EZPZ_SITE"),
     "empty": ({"EZPZ_SITE": ""} | FRONTIER, "12", "0|frontier|LMOD_SYSTEM_NAME=frontier"),
-}
+}  # fmt: skip
 
 
 def test_the_site_is_known_by_variables(shell, subtests):
@@ -104,25 +88,10 @@ def test_the_site_is_known_by_variables(shell, subtests):
 
 HOSTS = {  # what uname says, /etc/hosts, /etc/resolv.conf, the names of this host
     "alone": ("Login2", "", "", ["login2"]),
-    "fully qualified": (
-        "aurora-uan-0009.aurora.alcf.anl.gov",
-        "",
-        "search x.org",
-        ["aurora-uan-0009.aurora.alcf.anl.gov"],
-    ),
-    "hosts": (
-        "login2",
-        "10.0.0.2 login2.frontier.olcf.ornl.gov login2",
-        "",
-        ["login2", "login2.frontier.olcf.ornl.gov"],
-    ),
+    "fully qualified": ("uan-0009.aurora.alcf.anl.gov", "", "search x.org", ["uan-0009.aurora.alcf.anl.gov"]),
+    "hosts": ("login2", "10.0.0.2 login2.frontier.ornl.gov login2", "", ["login2", "login2.frontier.ornl.gov"]),
     "hosts, first line": ("a", "# a.b.c a\n::1 one.org a # b\n10.0.0.2 two.org a", "", ["a", "one.org"]),
-    "search": (
-        "login2",
-        "",
-        "nameserver 1.2.3.4\nsearch frontier.olcf.ornl.gov ornl.gov",
-        ["login2", "login2.frontier.olcf.ornl.gov"],
-    ),
+    "search": ("login2", "", "nameserver 1.2.3.4\nsearch front.org ornl.gov", ["login2", "login2.front.org"]),
     "domain": ("login2", "", "domain one.org\nsearch two.org", ["login2", "login2.one.org"]),
 }
 
@@ -181,30 +150,20 @@ def test_a_site_exported_for_this_job_counts_under_every_scheduler(shell, subtes
 
 def test_two_sites_at_once_are_an_error_that_names_both(shell):
     both = {**AURORA, "PBS_O_HOST": "polaris-login-02"}
-    told = shell.rows(
-        {
-            "two": (SITE.format("12"), both),
-            "settled": (SITE.format("12"), {**both, "EZPZ_SITE": "aurora", "EZPZ_JOBID": "11"}),
-        }
-    )
+    settled = {**both, "EZPZ_SITE": "aurora", "EZPZ_JOBID": "11"}
+    told = shell.rows({"two": (SITE.format("12"), both), "settled": (SITE.format("12"), settled)})
     assert told["two"].stdout.startswith("125||")
     (line,) = errors(told["two"])
-    for word in (
-        "aurora (from PBS_JOBID=12.aurora",
-        "polaris (from PBS_O_HOST=polaris-login-02)",
-        "export EZPZ_SITE=NAME",
-    ):
-        assert word in line
+    words = ("aurora (from PBS_JOBID=12.aurora", "polaris (from PBS_O_HOST=polaris-login-02)", "export EZPZ_SITE=NAME")
+    assert all(word in line for word in words), line
     assert told["settled"].stdout == "0|aurora|EZPZ_SITE\n"
 
 
 def test_an_unknown_site_is_an_error_that_lists_the_known_ones(shell):
     result = shell(SITE.format("") + "\nset -eu\nezpz_setup_python || echo rc=$?", EZPZ_SITE="auora")
     assert result.stdout.splitlines() == ["2|auora|EZPZ_SITE", "rc=2"]
-    assert re.search(
-        r"unknown site: auora \(from EZPZ_SITE\); expected one of:( [a-z0-9_-]+)* aurora( [a-z0-9_-]+)*\. ",
-        errors(result)[0],
-    )
+    names = r"( [a-z0-9_-]+)* aurora( [a-z0-9_-]+)*"
+    assert re.search(rf"unknown site: auora \(from EZPZ_SITE\); expected one of:{names}\. ", errors(result)[0])
 
 
 USERS = """
@@ -226,11 +185,8 @@ def test_the_users_own_sites_come_first(shell):
     (folder / "sites.sh").write_text(USERS)
     rows = [{"MY_LAB": "1", **AURORA}, FRONTIER, {"EZPZ_SITE": "lab"}, {"EZPZ_SITE": "nolab"}]
     told = list(shell.rows({number: (SITE.format(""), env) for number, env in enumerate(rows)}).values())
-    assert [each.stdout for each in told[:3]] == [
-        "0|lab|MY_LAB=1\n",
-        "0|frontier|LMOD_SYSTEM_NAME=frontier\n",
-        "0|lab|EZPZ_SITE\n",
-    ]
+    found = "0|lab|MY_LAB=1\n0|frontier|LMOD_SYSTEM_NAME=frontier\n0|lab|EZPZ_SITE\n"
+    assert "".join(each.stdout for each in told[:3]) == found
     assert " lab" in errors(told[3])[0]
     (folder / "sites.toml").touch()
     result = shell(SITE.format(""), MY_LAB="1")
@@ -265,7 +221,7 @@ def test_a_known_site_gets_its_modules_and_a_venv_on_top(fake, options, subtests
             assert f"on {modules.python}/python3 (python3 on PATH, of the loaded module frameworks/2026.1.0" in said
             assert "proved:" in said
             assert "-m venv --system-site-packages" in shell.calls()
-            assert not any("torch" in line for line in shell.calls().splitlines() if line.startswith("plan"))
+            assert not any("torch" in line for line in shell.plans())
 
 
 def test_the_current_folder_does_not_count_as_torch(shell):
@@ -358,18 +314,11 @@ def test_without_any_version_it_ends_with_what_to_try(fake, subtests):
             result = shell(f"ezpz_setup_python; {show}", **AURORA)
             assert result.stdout == "rc=125\nnone none\n"
             (line,) = errors(result)
-            assert line.startswith(
-                "[ezpz] error: cannot load the module frameworks or frameworks/2026.1.0 or frameworks/2025.3.1"
-            )
+            names = "frameworks or frameworks/2026.1.0 or frameworks/2025.3.1"
+            assert line.startswith(f"[ezpz] error: cannot load the module {names}")
             assert re.search(cause, line)
-            for word in (
-                "of the site aurora",
-                "module avail",
-                "module spider frameworks",
-                "EZPZ_MODULES=",
-                "EZPZ_PYTHON=",
-            ):
-                assert word in line
+            cures = ("module avail", "module spider frameworks", "EZPZ_MODULES=", "EZPZ_PYTHON=")
+            assert all(word in line for word in ("of the site aurora", *cures)), line
             assert "proved" not in result.stderr
 
 
@@ -440,9 +389,7 @@ def test_folders_of_modules_conda_and_variables_of_a_site(fake, modules):
     """Polaris has a folder of its own and an environment of conda; Frontier a variable to prepend."""
     conda = fake.bin.parent / "conda"
     (conda / "etc/profile.d").mkdir(parents=True)
-    (conda / "bin").mkdir()
-    (conda / "bin/python3").write_bytes((modules.python / "python3").read_bytes())
-    (conda / "bin/python3").chmod(0o755)
+    executable(conda / "bin/python3", (modules.python / "python3").read_text())
     (conda / "etc/profile.d/conda.sh").write_text(CONDA % (conda, conda))
     brings = f"setenv CONDA_EXE {conda}/bin/conda"
     modules.add("conda/2025-09-25", brings, default=True)
@@ -462,15 +409,8 @@ def test_folders_of_modules_conda_and_variables_of_a_site(fake, modules):
 
 @pytest.mark.slow
 def test_a_variable_of_the_site_is_put_before_another(fake, modules):
-    names = (
-        "PrgEnv-gnu/8.7.0",
-        "cpe/26.03",
-        "miniforge3/23.11.0-0",
-        "rocm/7.1.1",
-        "rccl-net-plugin/1",
-        "craype-accel-amd-gfx90a/1",
-    )
-    for name in names:
+    names = "PrgEnv-gnu/8.7.0 cpe/26.03 miniforge3/23.11.0-0 rocm/7.1.1 rccl-net-plugin/1 craype-accel-amd-gfx90a/1"
+    for name in names.split():
         modules.add(name, "setenv CRAY_LD_LIBRARY_PATH /cray:/lib" if "cpe" in name else modules.brings, default=True)
     again = 'EZPZ_SETTLED=; ezpz_setup_python x; echo "$LD_LIBRARY_PATH"'
     script = f'ezpz_setup_python || exit; echo "$LD_LIBRARY_PATH"; {again}'
@@ -493,22 +433,10 @@ export VIRTUAL_ENV PATH="$VIRTUAL_ENV/bin:$PATH"
 @pytest.fixture
 def mine(fake):
     """A virtual environment of the user; with the file `torch` in it, it imports torch."""
-    env = fake.cwd / "mine"
-    for folder in ("bin", "lib"):
-        (env / folder).mkdir(parents=True)
-    text = (
-        (fake.bin / "python3")
-        .read_text()
-        .replace(
-            'case "$1 $2" in\n',
-            'case "$1 $2" in\n  "-c "*"; import torch") [ -e "$here/torch" ] || [ -n "$TORCH_LIBS" ] ;;\n',
-        )
-    )
-    (env / "bin/python3").write_text(text)
-    (env / "bin/python3").chmod(0o755)
+    case = 'case "$1 $2" in\n'
+    imports = '  "-c "*"; import torch") [ -e "$here/torch" ] || [ -n "$TORCH_LIBS" ] ;;\n'
+    env = make_environment(fake, FAKE_PYTHON.replace(case, case + imports))
     (env / "bin/activate").write_text(ACTIVATE.format(env))
-    (env / "pyvenv.cfg").touch()
-    (env / "torch").touch()
     return env
 
 
@@ -533,7 +461,7 @@ def test_an_environment_that_needs_the_modules_gets_them(fake, modules, mine):
     assert (loaded, env) == ("frameworks/1", str(mine)), result.stderr
     assert path == f"{mine}/bin:{modules.python}:{fake.env['PATH']}"
     assert "proved" in result.stderr
-    assert " torch" not in "".join(line for line in fake.calls().splitlines() if line.startswith("plan"))
+    assert " torch" not in "".join(fake.plans())
 
 
 @pytest.mark.slow
