@@ -368,19 +368,13 @@ BAD = [
     ({"SLURM_JOB_ID": "7"}, {}, ("job 7", "SLURM_JOB_NODELIST", "scontrol")),
     ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "-x"}, {}, ("not a host name", "'-x'", "SLURM_JOB_NODELIST")),
     ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-"}, {}, ("never closed", "n[1-", "^")),
-    (
-        {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_NTASKS": "many"},
-        {},
-        ("'many'", "SLURM_NTASKS", "unset SLURM_NTASKS"),
-    ),
-    (
-        {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "2(x2)"},
-        {},
-        ("2 counts", "SLURM_TASKS_PER_NODE", "3 hosts"),
-    ),
+    ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_NTASKS": "many"}, {},
+     ("'many'", "SLURM_NTASKS", "unset SLURM_NTASKS")),
+    ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "2(x2)"}, {},
+     ("2 counts", "SLURM_TASKS_PER_NODE", "3 hosts")),
     ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "two"}, {}, ("two",)),
     ({"FLUX_JOB_ID": "f9"}, {}, ("job f9", "flux hostlist f9")),
-]
+]  # fmt: skip
 
 
 def test_bad_input_is_an_error_that_says_what_to_type(subtests):

@@ -57,10 +57,8 @@ FIRST_SOURCES = [
     ({"CUDA_VISIBLE_DEVICES": "", "SLURM_GPUS_ON_NODE": "4"}, (0, "cpu", "CUDA_VISIBLE_DEVICES")),
     ({"ZE_AFFINITY_MASK": "", "SLURM_GPUS_ON_NODE": "4"}, (4, "cuda", "SLURM_GPUS_ON_NODE")),
     ({"ZE_AFFINITY_MASK": "0,1"}, (2, "xpu", "ZE_AFFINITY_MASK, FLAT")),
-    (
-        {"ZE_AFFINITY_MASK": "0,1", "TORCH_DEVICE": "cuda"},
-        (0, "cpu", "no driver found (/proc/driver/nvidia, /sys/class/kfd)"),
-    ),
+    ({"ZE_AFFINITY_MASK": "0,1", "TORCH_DEVICE": "cuda"},
+     (0, "cpu", "no driver found (/proc/driver/nvidia, /sys/class/kfd)")),
     ({"SLURM_GPUS_ON_NODE": "0"}, (0, "cpu", "SLURM_GPUS_ON_NODE")),
     ({"SLURM_STEP_GPUS": "2", "SLURM_JOB_GPUS": "0-3"}, (1, "cuda", "SLURM_STEP_GPUS")),
     ({"SLURM_JOB_GPUS": "0,2-3"}, (3, "cuda", "SLURM_JOB_GPUS")),
@@ -71,11 +69,9 @@ FIRST_SOURCES = [
     ({"SLURM_GPUS_PER_NODE": "gpu:a100:4(S:0-1)"}, (4, "cuda", "SLURM_GPUS_PER_NODE")),
     ({"SLURM_GPUS_PER_NODE": "(null)"}, (0, "cpu", NONE)),
     ({"SLURM_GPUS_PER_TASK": "1"}, (0, "cpu", NONE)),
-    (
-        {"SLURM_GPUS_PER_TASK": "a100:1", "SLURM_NTASKS_PER_NODE": "4"},
-        (4, "cuda", "SLURM_GPUS_PER_TASK times SLURM_NTASKS_PER_NODE"),
-    ),
-]
+    ({"SLURM_GPUS_PER_TASK": "a100:1", "SLURM_NTASKS_PER_NODE": "4"},
+     (4, "cuda", "SLURM_GPUS_PER_TASK times SLURM_NTASKS_PER_NODE")),
+]  # fmt: skip
 
 
 def test_the_first_source_that_tells_decides_and_no_process_is_started(subtests):
@@ -87,38 +83,22 @@ def test_the_first_source_that_tells_decides_and_no_process_is_started(subtests)
 DISAGREEMENT = [
     ({"EZPZ_NGPU_PER_HOST": "4"}, NVIDIA, "EZPZ_NGPU_PER_HOST=4 tells 4, but the driver has 2"),
     ({"EZPZ_NGPU_PER_HOST": "2", "SLURM_GPUS_ON_NODE": "many"}, {}, "'many' (from SLURM_GPUS_ON_NODE)"),
-    (
-        {"EZPZ_NGPU_PER_HOST": "1", "SLURM_GPUS_ON_NODE": "2"},
-        NVIDIA,
-        (
-            "EZPZ_NGPU_PER_HOST=1 tells 1, SLURM_GPUS_ON_NODE=2 2; the first decides "
-            "(`unset EZPZ_NGPU_PER_HOST` for all)"
-        ),
-    ),
+    ({"EZPZ_NGPU_PER_HOST": "1", "SLURM_GPUS_ON_NODE": "2"}, NVIDIA,
+     ("EZPZ_NGPU_PER_HOST=1 tells 1, SLURM_GPUS_ON_NODE=2 2; the first decides "
+     "(`unset EZPZ_NGPU_PER_HOST` for all)")),
     ({"TORCH_DEVICE": "cpu", "EZPZ_NGPU_PER_HOST": "4"}, {}, "TORCH_DEVICE=cpu decides over EZPZ_NGPU_PER_HOST=4"),
-    (
-        {"CUDA_VISIBLE_DEVICES": "0", "SLURM_GPUS_ON_NODE": "2"},
-        NVIDIA,
-        (
-            "CUDA_VISIBLE_DEVICES=0 tells 1, SLURM_GPUS_ON_NODE=2 2; the first decides "
-            "(`unset CUDA_VISIBLE_DEVICES` for all)"
-        ),
-    ),
-    (
-        {"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_GPUS_ON_NODE": "1"},
-        NVIDIA,
-        "CUDA_VISIBLE_DEVICES=0,1 tells 2, SLURM_GPUS_ON_NODE=1 1; the first decides",
-    ),
+    ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_GPUS_ON_NODE": "2"}, NVIDIA,
+     ("CUDA_VISIBLE_DEVICES=0 tells 1, SLURM_GPUS_ON_NODE=2 2; the first decides "
+     "(`unset CUDA_VISIBLE_DEVICES` for all)")),
+    ({"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_GPUS_ON_NODE": "1"}, NVIDIA,
+     "CUDA_VISIBLE_DEVICES=0,1 tells 2, SLURM_GPUS_ON_NODE=1 1; the first decides"),
     ({"SLURM_GPUS_ON_NODE": "4"}, NVIDIA, "SLURM_GPUS_ON_NODE=4 tells 4, but the driver has 2"),
     ({"SLURM_GPUS_ON_NODE": "4"}, {}, f"SLURM_GPUS_ON_NODE=4 tells 4, but {NONE} on this host"),
     ({"CUDA_VISIBLE_DEVICES": "0"}, {}, f"CUDA_VISIBLE_DEVICES=0 tells 1, but {NONE} on this host"),
-    (
-        {"SLURM_GPUS_ON_NODE": "2", "SLURM_GPUS_PER_NODE": "a100:4"},
-        NVIDIA,
-        "SLURM_GPUS_ON_NODE=2 tells 2, SLURM_GPUS_PER_NODE 4; this host's own decides",
-    ),
+    ({"SLURM_GPUS_ON_NODE": "2", "SLURM_GPUS_PER_NODE": "a100:4"}, NVIDIA,
+     "SLURM_GPUS_ON_NODE=2 tells 2, SLURM_GPUS_PER_NODE 4; this host's own decides"),
     ({"TORCH_DEVICE": "cuda"}, {}, "TORCH_DEVICE=cuda asks for a device that this host does not show"),
-]
+]  # fmt: skip
 
 
 def test_disagreement_is_noted_without_a_process(subtests):

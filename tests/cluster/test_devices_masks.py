@@ -72,16 +72,13 @@ HIP = [
     ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0,1"}, 1, ""),
     ({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}, 1, ""),
     ({"ROCR_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"}, 0, "run `unset HIP_VISIBLE_DEVICES` to filter once"),
-    (
-        {"ROCR_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"},
-        0,
-        "run `unset CUDA_VISIBLE_DEVICES` to filter once",
-    ),
+    ({"ROCR_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"}, 0,
+     "run `unset CUDA_VISIBLE_DEVICES` to filter once"),
     ({"ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "0,1,2"}, 2, "so that 2 remain"),
     ({"ROCR_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "0"}, 0, ""),
     ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "-1"}, 0, ""),
     ({"ROCR_VISIBLE_DEVICES": "GPU-1,GPU-2", "HIP_VISIBLE_DEVICES": "GPU-2"}, 1, ""),
-]
+]  # fmt: skip
 
 
 def test_hip_counts_among_what_rocr_leaves(subtests):

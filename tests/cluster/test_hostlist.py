@@ -32,19 +32,8 @@ def test_expressions_expand_in_order(subtests):
 
 
 MALFORMED = [
-    "n[",
-    "n]1",
-    "n[]",
-    "n[3-1]",
-    "a,,b",
-    "a,",
-    "n[[1]]",
-    "n[1-2",
-    "n[x-y]",
-    "n[0-1,2--5]",
-    "a b",
-    "n[1-999999999]",
-]
+    "n[", "n]1", "n[]", "n[3-1]", "a,,b", "a,", "n[[1]]", "n[1-2", "n[x-y]", "n[0-1,2--5]", "a b", "n[1-999999999]",
+]  # fmt: skip
 
 
 def test_a_malformed_expression_is_shown_with_a_caret(subtests):

@@ -105,21 +105,15 @@ def test_the_documentation_names_every_packaged_site(packaged):
 
 
 WISHES = [
-        ({"EZPZ_SITE": "lumi", "NERSC_HOST": "perlmutter"}, "", ("lumi", "EZPZ_SITE")),
-        ({"EZPZ_SITE": "lumi", "EZPZ_JOBID": "7"}, "7", ("lumi", "EZPZ_SITE")),
-        (
-            {"EZPZ_SITE": "lumi", "EZPZ_JOBID": "7", "NERSC_HOST": "perlmutter"},
-            "8",
-            ("perlmutter", "NERSC_HOST=perlmutter"),
-        ),
-        ({"EZPZ_SITE": "lumi", "EZPZ_JOBID": "", "TACC_SYSTEM": "ls6"}, "8", ("lonestar6", "TACC_SYSTEM=ls6")),
-        ({"EZPZ_SITE": "lumi", "EZPZ_JOBID": "7"}, "8", ("lumi", "EZPZ_SITE")),
-        ({"EZPZ_SITE": "", "TACC_SYSTEM": "ls6"}, "", ("lonestar6", "TACC_SYSTEM=ls6")),
-        (
-            {"EZPZ_SITE": "vista", "EZPZ_JOBID": "7", "NERSC_HOST": "perlmutter", "TACC_SYSTEM": "vista"},
-            "",
-            ("vista", "TACC_SYSTEM=vista"),
-        ),
+    ({"EZPZ_SITE": "lumi", "NERSC_HOST": "perlmutter"}, "", ("lumi", "EZPZ_SITE")),
+    ({"EZPZ_SITE": "lumi", "EZPZ_JOBID": "7"}, "7", ("lumi", "EZPZ_SITE")),
+    ({"EZPZ_SITE": "lumi", "EZPZ_JOBID": "7", "NERSC_HOST": "perlmutter"}, "8",
+     ("perlmutter", "NERSC_HOST=perlmutter")),
+    ({"EZPZ_SITE": "lumi", "EZPZ_JOBID": "", "TACC_SYSTEM": "ls6"}, "8", ("lonestar6", "TACC_SYSTEM=ls6")),
+    ({"EZPZ_SITE": "lumi", "EZPZ_JOBID": "7"}, "8", ("lumi", "EZPZ_SITE")),
+    ({"EZPZ_SITE": "", "TACC_SYSTEM": "ls6"}, "", ("lonestar6", "TACC_SYSTEM=ls6")),
+    ({"EZPZ_SITE": "vista", "EZPZ_JOBID": "7", "NERSC_HOST": "perlmutter", "TACC_SYSTEM": "vista"}, "",
+     ("vista", "TACC_SYSTEM=vista")),
     ]  # fmt: skip
 
 
@@ -155,27 +149,18 @@ def test_two_variables_of_one_site_are_none():
 
 
 NAMES = [
-        (
-            "login2.LS6.tacc.utexas.edu",
-            {"/etc/hosts": "1.1.1.1 other.example login2.ls6.tacc.utexas.edu"},
-            ("login2.ls6.tacc.utexas.edu",),
-        ),
-        ("login2", {}, ("login2",)),
-        (
-            "login2",
-            {"/etc/hosts": "# login2\n::1 localhost\n10.0.0.2 login2.A.org login2 # x\n10.0.0.3 b.org login2"},
-            ("login2", "login2.a.org"),
-        ),
-        ("login2", {"/etc/hosts": "127.0.1.1 login2"}, ("login2",)),
-        ("login2", {"/etc/hosts": "10.0.0.2 login22.a.org login22"}, ("login2",)),
-        ("login2", {"/etc/resolv.conf": "nameserver 1.1.1.1\nsearch a.org b.org\n"}, ("login2", "login2.a.org")),
-        ("login2", {"/etc/resolv.conf": "domain a.org\n"}, ("login2", "login2.a.org")),
-        ("login2", {"/etc/resolv.conf": "search # a.org\n# domain b.org\n"}, ("login2",)),
-        (
-            "login2",
-            {"/etc/hosts": "10.0.0.2 login2.a.org login2", "/etc/resolv.conf": "search b.org"},
-            ("login2", "login2.a.org", "login2.b.org"),
-        ),
+    ("login2.LS6.tacc.utexas.edu", {"/etc/hosts": "1.1.1.1 other.example login2.ls6.tacc.utexas.edu"},
+     ("login2.ls6.tacc.utexas.edu",)),
+    ("login2", {}, ("login2",)),
+    ("login2", {"/etc/hosts": "# login2\n::1 localhost\n10.0.0.2 login2.A.org login2 # x\n10.0.0.3 b.org login2"},
+     ("login2", "login2.a.org")),
+    ("login2", {"/etc/hosts": "127.0.1.1 login2"}, ("login2",)),
+    ("login2", {"/etc/hosts": "10.0.0.2 login22.a.org login22"}, ("login2",)),
+    ("login2", {"/etc/resolv.conf": "nameserver 1.1.1.1\nsearch a.org b.org\n"}, ("login2", "login2.a.org")),
+    ("login2", {"/etc/resolv.conf": "domain a.org\n"}, ("login2", "login2.a.org")),
+    ("login2", {"/etc/resolv.conf": "search # a.org\n# domain b.org\n"}, ("login2",)),
+    ("login2", {"/etc/hosts": "10.0.0.2 login2.a.org login2", "/etc/resolv.conf": "search b.org"},
+     ("login2", "login2.a.org", "login2.b.org")),
     ]  # fmt: skip
 
 
@@ -258,22 +243,16 @@ BAD = {
     "another top": ("[sites.x]\n", "unknown key: sites = .*expected site"),
     "no table": ("site = 1\n", "bad value: site = 1"),
     "a name": ('[site."a b"]\n', "bad value: a b"),
-    "an unknown key": (
-        NEW + "devices_per_hosts = 4\n",
-        r"unknown key: devices_per_hosts = 4 .*\[site.x\]\); expected devices_per_host\. ",
-    ),
+    "an unknown key": (NEW + "devices_per_hosts = 4\n",
+     r"unknown key: devices_per_hosts = 4 .*\[site.x\]\); expected devices_per_host\. "),
     "a far key": (NEW + "zzz = 4\n", "unknown key: zzz = 4 .*expected one of centre, "),
-    "a key of recognise": (
-        NEW + "[site.x.recognise]\ndomain = []\n",
-        r"unknown key: domain = .*\[site.x.recognise\]\); expected domains",
-    ),
+    "a key of recognise": (NEW + "[site.x.recognise]\ndomain = []\n",
+     r"unknown key: domain = .*\[site.x.recognise\]\); expected domains"),
     "a key of a variant": (NEW + "[[site.x.variant]]\nif = {}\n", "unknown key: if = "),
     "no scheduler": ('[site.x]\ndevice = "cpu"\n', "incomplete site: x has no scheduler"),
     "a scheduler": ('[site.x]\nscheduler = "lsf"\n', "scheduler = 'lsf' .*expected one of 'flux', 'slurm', 'pbs'"),
-    "a launcher": (
-        NEW + 'launcher = "prun"\n',
-        "launcher = 'prun' .*expected one of 'local', 'impi', 'openmpi', 'pals'",
-    ),
+    "a launcher": (NEW + 'launcher = "prun"\n',
+     "launcher = 'prun' .*expected one of 'local', 'impi', 'openmpi', 'pals'"),
     "a number": (NEW + 'cores = "64"\n', "cores = '64' .*whole number"),
     "a truth": (NEW + "cores = true\n", "cores = True .*whole number"),
     "a negative": (NEW + "cores = -1\n", "cores = -1"),
@@ -283,10 +262,8 @@ BAD = {
     "no table of variables": (NEW + "environment = []\n", "environment = .*a table"),
     "a variable": (NEW + 'environment = { "A-B" = "1" }\n', "environment = 'A-B' .*name of a variable"),
     "a value": (NEW + "environment = { A = 1 }\n", "environment.A = 1"),
-    "a placeholder": (
-        NEW + 'address = "{shrt}.hsn"\n',
-        r"address = '\{shrt\}.hsn' .*only \{host\}, \{short\} and \{ip\}",
-    ),
+    "a placeholder": (NEW + 'address = "{shrt}.hsn"\n',
+     r"address = '\{shrt\}.hsn' .*only \{host\}, \{short\} and \{ip\}"),
     "one of another key": (NEW + 'node_local = "/tmp/{host}"\n', r"only \{user\} and \{jobid\}"),
     "an open brace": (NEW + 'address = "{short"\n', "address = "),
     "a negated pattern": (NEW + '[site.x.recognise]\nhosts = ["[!a]b"]\n', r"hosts = '\[!a\]b' .*patterns"),
@@ -300,10 +277,8 @@ BAD = {
     "a module that is an option": (NEW + 'modules = ["-f"]\n', "modules = '-f'"),
     "alternatives of nothing": (NEW + "modules = [[]]\n", "modules = "),
     "a command": (NEW + 'modules = ["$(id)"]\n', r"modules = '\$\(id\)'"),
-    "a binding": (
-        NEW + 'cpu_bind = { 2 = "list:0-3" }\n',
-        "cpu_bind.2 = 'list:0-3' .*expected 2 groups, one per rank, not 1",
-    ),
+    "a binding": (NEW + 'cpu_bind = { 2 = "list:0-3" }\n',
+     "cpu_bind.2 = 'list:0-3' .*expected 2 groups, one per rank, not 1"),
     "a binding of none": (NEW + 'cpu_bind = { 0 = "cores" }\n', "cpu_bind = '0'"),
     "a binding's word": (NEW + 'cpu_bind = { any = "core" }\n', "cpu_bind.any = 'core'"),
     "a date": (NEW + "date = 2026-08-19\n", "date = datetime.date"),
