@@ -1,7 +1,4 @@
-"""Ranks wait until those of all hosts have come, or none begins: with a launcher that starts them one by one.
-
-tests/reliability/starts.py does the same to every flavour.
-"""
+"""Ranks wait until those of all hosts have come, or none begins (of every flavour: tests/reliability/starts.py)."""
 
 import os
 import signal
@@ -11,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ezpz import proc
 from lab import process as lab
 from lab.ssh import LAUNCH
 
@@ -39,6 +37,7 @@ while waiting:
     time.sleep(0.01)
 sys.exit(max(abs(rank.wait()) for rank in ranks))
 """
+pytestmark = pytest.mark.slow
 BEGIN = ["sh", "-c", "echo began $RANK; touch began.$RANK"]
 
 
@@ -58,7 +57,7 @@ class Launch:
 
     def ours(self, comm):
         pids = lab.survivors(self._env[lab.TAG])
-        return sorted(pid for pid in pids if lab_comm(pid) == comm)
+        return sorted(pid for pid in pids if proc.name(pid) == comm)
 
     def wait_for_shims(self, count):
         """Return the shims when surely all of them wait for other ranks."""
@@ -77,23 +76,12 @@ class Launch:
         return sorted(path.name for path in self.folder.glob("began.*"))
 
 
-def lab_comm(pid):
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
-
-
 @pytest.fixture
 def launched(start_launch, clean_env, tmp_path):
-    bin_ = tmp_path / "bin"
-    bin_.mkdir()
-    (bin_ / "mpiexec").write_text(MPIEXEC.format(python=sys.executable))
-    (bin_ / "mpiexec").chmod(0o755)
-    return Launch(start_launch, {**clean_env, "PATH": f"{bin_}:{clean_env['PATH']}"}, tmp_path)
+    bins = lab.program(tmp_path / "bin" / "mpiexec", MPIEXEC.format(python=sys.executable)).parent
+    return Launch(start_launch, {**clean_env, "PATH": f"{bins}:{clean_env['PATH']}"}, tmp_path)
 
 
-@pytest.mark.slow
 def test_ranks_begin_together_when_the_last_has_come(launched):
     launched.begin("-n", "3", ranks=(0, 2))
     shims = launched.wait_for_shims(2)
@@ -109,7 +97,6 @@ def test_ranks_begin_together_when_the_last_has_come(launched):
     assert launched.end()[:2] == (0, ["began 0", "began 1", "began 2"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("comm", "number", "code", "words"),
     [
@@ -129,7 +116,6 @@ def test_a_shim_or_agent_that_goes_before_all_have_come_ends_the_launch(launched
     assert line.endswith("; no rank has begun")
 
 
-@pytest.mark.slow
 def test_a_signal_that_comes_while_ranks_wait_reaches_each_once(launched):
     script = 'trap "echo got $RANK" USR1; touch began.$RANK; until [ -e go ]; do sleep 0.05; done'
     launched.begin("-n", "2", ranks=(0,), command=["sh", "-c", script])
@@ -145,7 +131,6 @@ def test_a_signal_that_comes_while_ranks_wait_reaches_each_once(launched):
     assert (code, output) == (0, ["got 0", "got 1"]), errors
 
 
-@pytest.mark.slow
 def test_ranks_of_one_number_are_none_of_the_plan(launched):
     launched.begin("-n", "2", ranks=(0, 1), TEST_TWICE="1")
     code, output, errors = launched.end()
@@ -153,7 +138,6 @@ def test_ranks_of_one_number_are_none_of_the_plan(launched):
     assert "a rank came up that is there already (from hydra); expected each once (from the plan)" in errors
 
 
-@pytest.mark.slow
 def test_a_shim_that_comes_when_the_launch_ends_is_turned_away(launched):
     launched.begin("-n", "2", ranks=(0,), TEST_DEAF="1")
     launched.wait_for_shims(1)
@@ -165,7 +149,6 @@ def test_a_shim_that_comes_when_the_launch_ends_is_turned_away(launched):
     assert "note:" not in errors
 
 
-@pytest.mark.slow
 def test_a_host_that_cannot_reach_the_launcher_keeps_no_other_host_waiting(launched):
     hosts = ("--hosts", "n01,n02", "--ppn", "1", "--start-timeout", "60")
     launched.begin(*hosts, ranks=(0,), TEST_CUT_OFF="1", MASTER_ADDR="192.0.2.1")
@@ -182,7 +165,6 @@ def test_a_host_that_cannot_reach_the_launcher_keeps_no_other_host_waiting(launc
 SOONER = "import ezpz.launch.run.supervisor as it; it._LATE = 1; from ezpz.launch.entry import main; main()"
 
 
-@pytest.mark.slow
 def test_a_long_wait_is_told_with_whom_it_is_for(launched):
     launched.begin("-n", "2", ranks=(0,), line=[sys.executable, "-c", SOONER])
     told = " hosts has not come up after 1 s: "
@@ -191,16 +173,11 @@ def test_a_long_wait_is_told_with_whom_it_is_for(launched):
     assert launched.end()[:2] == (0, ["began 0", "began 1"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "code", "words"),
     [
         ("--start-timeout", 125, "1 of 1 hosts did not come up within 6 s: {} (1 of 2 ranks came); expected 2 ranks"),
-        (
-            "--timeout",
-            124,
-            "the run has not ended within 6 s (--timeout, of the whole run; of one without progress: --idle-timeout): ",
-        ),
+        ("--timeout", 124, " 6 s (--timeout, of the whole run; of one without progress: --idle-timeout): "),
     ],
 )
 def test_a_time_limit_ends_the_wait_and_names_the_host(launched, option, code, words):

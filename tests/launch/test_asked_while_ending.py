@@ -57,12 +57,11 @@ def ask(start_launch, run_cli, tmp_path, home, clean_env):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "shell"), [*((how, False) for how in WAYS), ("ends", True), ("races", True)])
-def test_ezpz_stacks_harms_no_rank(ask, survivors, how, shell):
+def test_ezpz_stacks_harms_no_rank(ask, how, shell):
     errors, code = ask(how, shell=shell)
     assert code == 0, errors
     assert "killed" not in errors
     assert errors.count("ended of the signal that asks for stacks") == (2 if how == "races" else 0)
-    assert not survivors()
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def drain(fd):
 
 
 @pytest.mark.slow
-def test_a_failure_meanwhile_is_told_and_nothing_false(start, survivors):
+def test_a_failure_meanwhile_is_told_and_nothing_false(start):
     job = start("sh", "-c", f"if [ $RANK = 1 ]; then sleep 1; exit 3; fi; {MANY}; exec sleep 60")
     time.sleep(14)  # SIGTERM after a second, and more than the 8 s for hosts to say that all is over
     size = drain(job.reader)
@@ -52,7 +52,6 @@ def test_a_failure_meanwhile_is_told_and_nothing_false(start, survivors):
     assert job.returncode == 3, errors
     assert "did not report" not in errors
     assert size > 1 << 20
-    assert not survivors()
 
 
 @pytest.mark.slow
@@ -135,7 +134,7 @@ def test_a_reader_that_has_seen_enough_ends_nothing_but_its_stream(start_launch,
 
 
 @pytest.mark.slow
-def test_ctrl_c_again_and_again_ends_it(start, survivors):
+def test_ctrl_c_again_and_again_ends_it(start):
     job = start("sh", "-c", "exec yes")
     time.sleep(1)
     for _ in range(10):
@@ -148,7 +147,6 @@ def test_ctrl_c_again_and_again_ends_it(start, survivors):
     errors = job.communicate(timeout=60)[1]
     assert job.returncode in {-signal.SIGINT, 130}
     assert "did not report" not in errors
-    assert not survivors()
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux's")

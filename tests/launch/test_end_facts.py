@@ -48,11 +48,8 @@ def test_counters_are_those_of_the_group_of_the_rank(tmp_path):
     counters.begin(2, 0)  # a shim of another name space
     count(tmp_path, "/task_1", 2, 10)
     found = {rank: counters.at_end(rank, later()) for rank in range(3)}
-    assert [(each.before, each.after, each.host_before, each.host_after) for each in found.values()] == [
-        (5, 5, 9, 10),
-        (1, 2, 9, 10),
-        (-1, -1, 9, 10),
-    ]
+    told = [(each.before, each.after, each.host_before, each.host_after) for each in found.values()]
+    assert told == [(5, 5, 9, 10), (1, 2, 9, 10), (-1, -1, 9, 10)]
     assert (found[1].peak, found[1].limit, found[0].limit) == (4095, 4096, -1)
     assert found[1].group == f"{tmp_path}/sys/fs/cgroup/task_1"
     assert found[2].group == ""

@@ -1,5 +1,6 @@
 """The loop alone: files, timers and signals, each with what belongs to it."""
 
+import contextlib
 import errno
 import json
 import os
@@ -7,8 +8,8 @@ import resource
 import signal
 import socket
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,8 @@ def pipe():
     read, write = os.pipe()
     yield read, write
     for fd in (read, write):
-        try:
+        with contextlib.suppress(OSError):  # the test has closed it
             os.close(fd)
-        except OSError:
-            pass  # the test has closed it
 
 
 def test_a_file_that_can_be_read_calls_its_action_until_it_is_forgotten(loop, pipe):
@@ -209,13 +208,31 @@ def test_signals_wake_the_loop_and_are_given_back(loop):
     assert (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGUSR2)) == before
 
 
-def test_an_agent_hears_all_that_call_in_one_turn(loop, tmp_path):
+@pytest.fixture
+def where(tmp_path):
+    return local_socket.address(os.urandom(8).hex(), str(tmp_path))
+
+
+@pytest.fixture
+def heard(loop, where):
+    """What an agent that listens there has heard."""
+    came = []
+    connections = agent.LocalConnections(loop, lambda _, message, __: came.append(message), lambda _: None)
+    connections.listen(socket.socket(fileno=local_socket.claim(where).detach()))
+    return came
+
+
+@pytest.fixture
+def asked(loop, where):
+    """Who asks a launcher that listens there, and how often it was asked."""
+    askers, came = Askers(), []
+    askers.listen(where, loop, lambda: came.append(1))
+    yield askers, came
+    askers.close()
+
+
+def test_an_agent_hears_all_that_call_in_one_turn(loop, where, heard):
     """Else a rank's end would be told before the last step, which it told in the moment before."""
-    heard = []
-    connections = agent.LocalConnections(loop, lambda _, message, __: heard.append(message), lambda _: None)
-    where = local_socket.address(os.urandom(8).hex(), str(tmp_path))
-    listener = local_socket.claim(where)
-    connections.listen(socket.socket(fileno=listener.detach()))
     calls = [local_socket.reach(where) for _ in range(3)]
     for rank, call in enumerate(calls):
         local_socket.send(call, f"rank {rank} 7\nat {rank}\n".encode())
@@ -264,11 +281,7 @@ def turn_until(loop, condition):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_an_agent_without_a_free_descriptor_does_not_spin_and_hears_the_caller_later(loop, tmp_path, no_room):
-    heard = []
-    connections = agent.LocalConnections(loop, lambda _, message, __: heard.append(message), lambda _: None)
-    where = local_socket.address(os.urandom(8).hex(), str(tmp_path))
-    connections.listen(socket.socket(fileno=local_socket.claim(where).detach()))
+def test_an_agent_without_a_free_descriptor_does_not_spin_and_hears_the_caller_later(loop, where, heard, no_room):
     call = local_socket.reach(where)
     local_socket.send(call, b"rank 0 7\nat 3\n")
     no_room()
@@ -280,42 +293,32 @@ def test_an_agent_without_a_free_descriptor_does_not_spin_and_hears_the_caller_l
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_who_asks_a_launcher_without_a_free_descriptor_is_answered_later(loop, tmp_path, no_room):
-    asked = []
-    askers = Askers()
-    where = local_socket.address(os.urandom(8).hex(), str(tmp_path))
-    askers.listen(where, loop, lambda: asked.append(1))
+def test_who_asks_a_launcher_without_a_free_descriptor_is_answered_later(loop, where, asked, no_room):
     call = local_socket.reach(where)
     call.sendall(b"stacks\n")
     no_room()
     assert turns(loop) < 30
     no_room.end()
-    turn_until(loop, lambda: asked)
-    assert asked == [1]
-    askers.close()
+    turn_until(loop, lambda: asked[1])
+    assert asked[1] == [1]
     call.close()
 
 
-def test_askers_that_say_or_read_nothing_hold_up_no_launcher(loop, tmp_path):
-    asked = []
-    askers = Askers()
-    where = local_socket.address(os.urandom(8).hex(), str(tmp_path))
-    askers.listen(where, loop, lambda: asked.append(1))
+def test_askers_that_say_or_read_nothing_hold_up_no_launcher(loop, where, asked):
+    askers, came = asked
     silent = [local_socket.reach(where) for _ in range(5)]
     slow = local_socket.reach(where)
     slow.sendall(b"stacks\n")
-    turn_until(loop, lambda: asked)
-    assert asked == [1]
+    turn_until(loop, lambda: came)
+    assert came == [1]
     answer = {"ranks": [], "summary": "x" * 3_000_000}
     askers.answer(answer)  # and comes back before it is read, without giving the rest up
     turns(loop, 0.05)
     assert not askers
-    came = []
-    reader = threading.Thread(target=lambda: came.extend(iter(lambda: slow.recv(1 << 20), b"")))
-    reader.start()
-    turns(loop, 0.05)
-    askers.close()
-    reader.join(60)
-    assert json.loads(b"".join(came)) == answer
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(lambda: b"".join(iter(lambda: slow.recv(1 << 20), b"")))
+        turns(loop, 0.05)
+        askers.close()
+    assert json.loads(read.result()) == answer
     for call in (*silent, slow):
         call.close()

@@ -92,9 +92,8 @@ def test_one_that_has_waited_in_vain_for_others_has_not_lost_one():
     waited = failure(0, 1.0, words=GLOO.format("Timed out waiting 1800000ms for recv operation to complete"))
     assert (waited.lost_peer, waited.waited_in_vain) == (False, True)
     assert not failure(0, 1.0, words=GLOO.format("Connection closed by peer")).waited_in_vain
-    assert not failure(
-        0, 1.0, words=DOWNLOAD.replace("Connection reset", "the client socket has timed out")
-    ).waited_in_vain
+    download = DOWNLOAD.replace("Connection reset", "the client socket has timed out")
+    assert not failure(0, 1.0, words=download).waited_in_vain
 
 
 def test_a_lost_peer_is_a_consequence_of_any_other_failure_of_that_moment():
@@ -106,17 +105,13 @@ def test_a_lost_peer_is_a_consequence_of_any_other_failure_of_that_moment():
 def test_a_rank_that_left_with_0_is_named_with_its_last_step_and_the_code_of_the_one_that_failed():
     lost = Failure("rank 0 on host n01 (pid 7)", how(3), 3, 2.0, 0, "n01", 7, 3, words=STORE, shown=True)
     left = left_early("n02", Finished(rank=5, pid=12, at=1.5, step=41), lost)
-    assert left.text == (
-        "rank 5 on host n02 (pid 12) exited with code 0, its last reported step 41, "
-        "while other ranks still waited for it"
-    )
+    waited = "while other ranks still waited for it"
+    assert left.text == f"rank 5 on host n02 (pid 12) exited with code 0, its last reported step 41, {waited}"
     assert (left.code, left.rank, left.status) == (3, 5, 0)
-    assert left_early("n02", Finished(rank=5, pid=12, at=1.5, step=-1), lost).how == (
-        "exited with code 0 while other ranks still waited for it"
-    )
-    assert last_words(Outcome(3, left, [lost]), 0) == [
-        "ezpz: failed as well, later: rank 0 on host n01 (pid 7) exited with code 3"
-    ]
+    unknown = left_early("n02", Finished(rank=5, pid=12, at=1.5, step=-1), lost)
+    assert unknown.how == f"exited with code 0 {waited}"
+    later = "ezpz: failed as well, later: rank 0 on host n01 (pid 7) exited with code 3"
+    assert last_words(Outcome(3, left, [lost]), 0) == [later]
 
 
 def test_the_end_of_the_screen_has_the_other_failures_and_the_causes_words_once():
@@ -163,11 +158,8 @@ def world():
 def test_hosts_that_do_not_come_up_are_named_with_their_stage(world):
     world.came(0, "n01")
     world.partly(0, 1)
-    words = world.missing(600.0)
-    assert words.startswith(
-        "2 of 2 hosts did not come up within 600 s: n01.cluster (1 of 2 ranks came), n02.cluster (nothing was heard of "
-        "it); expected 4 ranks"
-    )
+    late = "n01.cluster (1 of 2 ranks came), n02.cluster (nothing was heard of it); expected 4 ranks"
+    assert world.missing(600.0).startswith(f"2 of 2 hosts did not come up within 600 s: {late}")
     world.up(0, Up(ranks=2))
     assert world.late() == [1]
     world.up(1, Up(ranks=2))
@@ -178,10 +170,8 @@ def test_worlds_of_one_are_counted_and_their_usual_cause_is_told(world):
     world.strangers(Mismatch(host="n01", worlds=[("1", "hydra", "…"), ("1", "hydra", "…")]))
     world.strangers(Mismatch(host="n02", worlds=[("1", "hydra", "…")]))
     words = world.mismatch()
-    assert words.startswith(
-        "3 worlds of 1 came up on n01, n02 (from hydra); expected a world of 4 on 2 hosts (from the plan). "
-        "Usual cause: "
-    )
+    expected = "expected a world of 4 on 2 hosts (from the plan). Usual cause: "
+    assert words.startswith(f"3 worlds of 1 came up on n01, n02 (from hydra); {expected}")
     assert "/opt/mpich/bin/mpiexec" in words
 
 
@@ -192,9 +182,8 @@ def test_ranks_in_the_wrong_places_keep_their_own_words(world):
 
 def test_a_host_in_anothers_place_is_told_and_an_alias_is_not(world):
     assert world.misplaced(0, "n01") == world.misplaced(1, "n02.other") == world.misplaced(0, "alias") == ""
-    assert "the ranks planned for n01.cluster came up on n02; expected hosts in the planned order" in world.misplaced(
-        0, "n02"
-    )
+    told = "the ranks planned for n01.cluster came up on n02; expected hosts in the planned order"
+    assert told in world.misplaced(0, "n02")
 
 
 def test_the_host_that_a_launcher_blames_first_is_found_in_its_words(world, subtests):

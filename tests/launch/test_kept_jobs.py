@@ -89,14 +89,8 @@ def test_a_second_shell_on_a_sister_host_without_the_schedulers_commands(run_cli
     second = hosts["n02"].run([*SH, "--second"], clean_env, cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     lines = second.stdout.splitlines()
-    assert {
-        "export PBS_JOBID=1.head",
-        "export EZPZ_JOBID=1.head",
-        "export EZPZ_HOSTS=n01,n02",
-        "export NHOSTS=2",
-        "export EZPZ_NGPU_PER_HOST=3",  # the user's word holds in every shell of the job
-        "export NGPUS=6",
-    } <= set(lines)
+    told = "PBS_JOBID=1.head EZPZ_JOBID=1.head EZPZ_HOSTS=n01,n02 NHOSTS=2 EZPZ_NGPU_PER_HOST=3 NGPUS=6"
+    assert {f"export {each}" for each in told.split()} <= set(lines)  # the user's number holds in every shell
     own = hosts["n02"].run([*SH, "--second"], {**clean_env, "EZPZ_NGPU_PER_HOST": "1"}, cwd=tmp_path)
     assert "export NGPUS=2" in own.stdout.splitlines()
     assert "job 1.head is taken from" in second.stderr
@@ -110,12 +104,7 @@ def test_a_second_shell_on_a_sister_host_without_the_schedulers_commands(run_cli
 @pytest.mark.slow
 def test_a_home_that_cannot_be_written_is_one_note(run_cli, clean_env, tmp_path):
     (tmp_path / "file").write_text("")
-    env = {
-        **clean_env,
-        "XDG_STATE_HOME": str(tmp_path / "file"),
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "localhost",
-    }
-    done = run_cli(SH, {**env, "SLURMD_NODENAME": "localhost"})
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost", "SLURMD_NODENAME": "localhost"}
+    done = run_cli(SH, {**clean_env, **job, "XDG_STATE_HOME": str(tmp_path / "file")})
     assert done.returncode == 0
     assert sum("a second shell will not find this job" in line for line in done.stderr.splitlines()) == 1

@@ -72,9 +72,8 @@ def test_the_port_on_this_host_is_held_and_rank_0_can_still_listen_on_it():
 def test_a_users_port_that_is_taken_names_its_holder():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            UsageError, match=rf"port {port} \(from MASTER_PORT\).*by \S+ \(pid \d+\).*unset MASTER_PORT"
-        ):
+        told = rf"port {port} \(from MASTER_PORT\).*by \S+ \(pid \d+\).*unset MASTER_PORT"
+        with pytest.raises(UsageError, match=told):
             choose_port(HERE, {"MASTER_PORT": str(port)})
     chosen, origin, held = choose_port(HERE, {"MASTER_PORT": str(port)})
     held.close()

@@ -49,26 +49,21 @@ def values(field, *, words=False):  # noqa: PLR0911  # one line for each kind of
 
 @functools.cache
 def made(kind, *, words=False):
-    return st.fixed_dictionaries({name: values(field, words=words) for name, field in kind.fields.items()}).map(
-        lambda given: kind(**given)
-    )
+    fields = {name: values(field, words=words) for name, field in kind.fields.items()}
+    return st.fixed_dictionaries(fields).map(lambda given: kind(**given))
 
 
-def simple(field):  # noqa: PLR0911  # one line for each kind of field
+def simple(field):
     """One value that a field may hold."""
-    if isinstance(field, shim_messages.Number):
-        return field.low
-    if isinstance(field, shim_messages.Seconds):
-        return 1.5
-    if isinstance(field, shim_messages.Text):
-        return "x"
-    if isinstance(field, shim_messages.Flag):
-        return True
-    if isinstance(field, shim_messages.Part):
-        return one(field.of)
-    if isinstance(field, shim_messages.Row):
-        return tuple(map(simple, field.fields))
-    return [simple(field.of)]
+    return {
+        shim_messages.Number: lambda: field.low,
+        shim_messages.Seconds: lambda: 1.5,
+        shim_messages.Text: lambda: "x",
+        shim_messages.Flag: lambda: True,
+        shim_messages.Part: lambda: one(field.of),
+        shim_messages.Row: lambda: tuple(map(simple, field.fields)),
+        shim_messages.List: lambda: [simple(field.of)],
+    }[type(field)]()
 
 
 def one(kind):
@@ -97,15 +92,10 @@ def test_whatever_a_message_holds_it_comes_back_as_it_was_sent(data):
 
 def wrong(field):
     """Values that a field must not hold."""
-    no_number = True, "1", [1]
+    no_number, nothing = (True, "1", [1]), () if getattr(field, "optional", False) else (None,)
     return {
         shim_messages.Number: (*no_number, None, 1.5, getattr(field, "low", 0) - 1, getattr(field, "high", 0) + 1),
-        shim_messages.Seconds: (
-            *no_number,
-            math.nan,
-            math.inf,
-            *(() if getattr(field, "optional", False) else (None,)),
-        ),
+        shim_messages.Seconds: (*no_number, math.nan, math.inf, *nothing),
         shim_messages.Text: (None, 1, ["x"], "x" * (getattr(field, "longest", 0) + 1), "\ud800"),
         shim_messages.Flag: (None, 1, "true"),
         shim_messages.Part: (None, "x", [], {}),

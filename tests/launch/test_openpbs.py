@@ -1,6 +1,4 @@
-"""Launches inside jobs of a real OpenPBS, over three hosts that no ssh reaches: its task manager starts the daemons of
-an MPI, or agents where there is none.
-"""
+"""Launches in jobs of a real OpenPBS: its task manager starts the daemons of an MPI, or agents where there is none."""
 
 import json
 import re
@@ -38,11 +36,7 @@ def test_the_task_manager_reaches_hosts_without_ssh_behind_the_mpiexec_of_pbs(op
     lines = done.stdout.splitlines()
     ranks = sorted(line for line in lines if line.startswith("rank "))
     assert ranks == [f"rank {rank} on n0{rank // 2 + 1}" for rank in range(6)], done.stdout
-    assert [line for line in lines if line.startswith("ended with ")] == [
-        "ended with 0",
-        "ended with 7",
-        "ended with 137",
-    ]
+    assert re.findall("^ended with (.*)$", done.stdout, re.MULTILINE) == ["0", "7", "137"]
     own = f"{openpbs.PREFIX}/bin/mpiexec"
     if name in NAMES:
         assert f"/mpiexec, to which {own} only passes on)" in done.stdout

@@ -85,9 +85,8 @@ def test_agents_read_what_to_do_from_a_file_that_goes_and_no_secret_is_on_any_co
     assert not job.output.exists() or not job.output.read_bytes()
 
     done = job.launch(*SHOW, "a b", env=mine, stdin="hello\n")
-    assert [(host, argv, environ["MINE"]) for environ, argv, host, _ in shown(done.stdout)] == [
-        (f"n0{rank // 2 + 1}", ["a b"], mine["MINE"]) for rank in range(6)
-    ]
+    told = [(host, argv, environ["MINE"]) for environ, argv, host, _ in shown(done.stdout)]
+    assert told == [(f"n0{rank // 2 + 1}", ["a b"], mine["MINE"]) for rank in range(6)]
     assert job.launch("cat", stdin="to rank 0\n").stdout == "to rank 0\n"
 
 
@@ -106,22 +105,15 @@ def test_failures_and_signals_are_as_everywhere(job):
 
 def test_a_killed_launch_leaves_neither_ranks_nor_the_file(job):
     # Agents that come late read the file when the launch has gone.
-    slow = job.folder / "slow"
-    slow.mkdir()
-    (slow / "pbs_tmrsh").write_text(f'#!/bin/sh\nsleep 1\nexec setsid {shlex.quote(str(job.bin))}/pbs_tmrsh "$@"\n')
-    (slow / "pbs_tmrsh").chmod(0o755)
+    script = f'#!/bin/sh\nsleep 1\nexec setsid {shlex.quote(str(job.bin))}/pbs_tmrsh "$@"\n'
+    slow = process.program(job.folder / "slow" / "pbs_tmrsh", script).parent
     run = job.start("sleep", "600", env={"PATH": f"{slow}:/usr/bin:/bin"})
     files = (job.home / ".local/state/ezpz/launches").glob
     process.wait_until(lambda: list(files("*/agents-*")), 10, "the file of the payload")
     [file] = files("*/agents-*")
     assert file.stat().st_mode & 0o777 == 0o600
-    process.wait_until(
-        lambda: any(
-            "--" not in line and "start_agent" in line for line in process.survivors(job.hosts.prefix).values()
-        ),
-        10,
-        "an agent",
-    )
+    lines = lambda: process.survivors(job.hosts.prefix).values()  # noqa: E731
+    process.wait_until(lambda: any("--" not in line and "start_agent" in line for line in lines()), 10, "an agent")
     run.kill()
     run.communicate()
     process.wait_until(lambda: not process.survivors(job.hosts.prefix), 15, "the end of all")
@@ -185,10 +177,8 @@ def test_a_second_shell_uses_the_cookie_of_a_process_of_the_job_and_shows_it_now
     assert done.returncode == 0, done.stderr
     told = [f"{rank} n0{rank // 2 + 1} None" for rank in range(6)]
     assert sorted(done.stdout.splitlines()) == told  # ranks have what the shell has
-    texts = [
-        done.stderr,
-        *(second_shell(job, option, "true").stdout for option in ("--dry-run", "--explain", "--json")),
-    ]
+    texts = [second_shell(job, option, "true").stdout for option in ("--dry-run", "--explain", "--json")]
+    texts.insert(0, done.stderr)
     texts += [path.read_text() for path in job.home.rglob("*") if path.is_file()]
     assert len(texts) > 4
     assert not any(job.cookie in text or SECRET in text for text in texts)
@@ -217,9 +207,8 @@ def test_a_pasted_dry_run_starts_the_same_ranks_and_shows_no_secret(job, second)
     done = job.hosts["n01"].run(["bash", "-c", lines], env, cwd=job.home)
     assert done.returncode == 0, done.stderr
     there = done.stdout + job.output.read_text()  # tasks write into the job's output
-    assert sorted(line.split()[:2] for line in there.splitlines()) == [
-        [str(rank), f"n0{rank // 2 + 1}"] for rank in range(6)
-    ]
+    told = sorted(line.split()[:2] for line in there.splitlines())
+    assert told == [[str(rank), f"n0{rank // 2 + 1}"] for rank in range(6)]
     assert not list(job.home.rglob("agents-*"))
 
 
@@ -245,18 +234,15 @@ def processes(tmp_path):
 
 def test_only_a_process_of_this_job_counts_the_eldest_first(processes, tmp_path):
     (tmp_path / "nodes").write_text("n01\n")
-    (tmp_path / "pbs_tmrsh").write_text("#!/bin/sh\n")
-    (tmp_path / "pbs_tmrsh").chmod(0o755)
+    process.program(tmp_path / "pbs_tmrsh", "#!/bin/sh\n")
     pbs, shell = scheduler("pbs"), {"PATH": str(tmp_path)}
     whole = dict.fromkeys(pbs.remote_needs, "1") | {"PBS_NODEFILE": f"{tmp_path}/nodes"}
     mine = f"{os.getpid()}.head"
     processes(**{**whole, "PBS_JOBID": f"1{mine}"})
     processes(PBS_JOBID=mine)
     problem, pid = pbs.reach(shell, mine)
-    assert (problem, pid) == (
-        f"neither this shell nor any other process of yours on this host belongs to job {mine}",
-        0,
-    )
+    none = f"neither this shell nor any other process of yours on this host belongs to job {mine}"
+    assert (problem, pid) == (none, 0)
     eldest = processes(**{**whole, "PBS_JOBID": mine, "OTHER": "PBS_NODEFILE=/x"})
     processes(**{**whole, "PBS_JOBID": mine})
     assert pbs.reach(shell, mine) == ("", eldest)

@@ -31,9 +31,7 @@ print(json.dumps([*told, hashlib.sha256(mine).hexdigest(), "PMI_RANK" in os.envi
 """
 
 
-def test_every_rank_has_the_contract_the_whole_environment_exact_arguments_and_the_folder(
-    make_hosts, clean_env, tmp_path
-):
+def test_ranks_have_the_contract_the_whole_environment_arguments_and_folder(make_hosts, clean_env, tmp_path):
     site = Site(make_hosts("head", "n01", "n02", "n03"), clean_env, tmp_path)
     mine = {f"MINE{index}": f"{index}" * 70_000 for index in range(3)}
     mine |= {"MINE_TEXT": "a 'b' \"$c\"\n`id` ünï \\", "MINE_BYTES": "\udcff\udc80", "MINE_NOTHING": ""}
@@ -90,11 +88,8 @@ def test_a_pasted_dry_run_starts_the_same_ranks_and_shows_no_secret(site):
     assert "MINE=" not in lines
     done = site.hosts["head"].run(["bash", "-c", lines], {**site.env, **more}, cwd=site.folder)
     ranks = shown(done.stdout)
-    assert [(host, environ["LOCAL_RANK"]) for environ, _, host, _ in ranks] == [
-        ("n01", "0"),
-        ("n01", "1"),
-        ("n02", "0"),
-    ]
+    told = [(host, environ["LOCAL_RANK"]) for environ, _, host, _ in ranks]
+    assert told == [("n01", "0"), ("n01", "1"), ("n02", "0")]
     assert {(environ["MINE"], *argv) for environ, argv, _, _ in ranks} == {("a 'b' \"c\"", "a b")}
 
     failing = site.launch("--dry-run", "bash", "-c", "[ $RANK = 1 ] && exit 4; sleep 600", hosts="n01:2\n").stdout
@@ -126,32 +121,16 @@ def test_a_users_port_that_is_taken_on_the_first_host_is_told(site):
 
 def test_the_plain_words_and_the_line_of_a_host():
     here = os.uname().nodename
-    order = Order(
-        "/usr/bin/ssh",
-        Placement(("n01", here), (2, 1), "-n"),
-        Binding(),
-        is_here=False,
-        hostfile="/tmp/my hosts",
-        environ={"EZPZ_SSH": "ssh -p '2 2'"},
-        user_args=("-o", "ConnectTimeout=30"),
-    )
+    more = {"hostfile": "/tmp/my hosts", "environ": {"EZPZ_SSH": "ssh -p '2 2'"}}
+    more |= {"is_here": False, "user_args": ("-o", "ConnectTimeout=30")}
+    order = Order("/usr/bin/ssh", Placement(("n01", here), (2, 1), "-n"), Binding(), **more)
     told = [*module_line("ezpz.launch"), "--flavour", "ssh", "-n", "3", "--hostfile", "/tmp/my hosts"]
     assert words(FLAVOUR.command(order)) == [*told, "--launcher-args=-o ConnectTimeout=30", "--"]
     agent = [sys.executable, "-I", "-S", AGENT]
-    options = [
-        "-o",
-        "ConnectTimeout=30",
-        "-o",
-        "BatchMode=yes",
-        "-o",
-        "ConnectTimeout=10",
-        "-x",
-        "-T",
-        "-E",
-        "/tmp/log",
-    ]
+    options = [word for each in ("ConnectTimeout=30", "BatchMode=yes", "ConnectTimeout=10") for word in ("-o", each)]
+    log = ["-x", "-T", "-E", "/tmp/log"]
     line = FLAVOUR.agent_line(order, 0, log="/tmp/log")
-    assert line == ["ssh", "-p", "2 2", *options, "n01", f"exec {shlex.join([*agent, '0'])}"]
+    assert line == ["ssh", "-p", "2 2", *options, *log, "n01", f"exec {shlex.join([*agent, '0'])}"]
     assert FLAVOUR.agent_line(order, 1) == [*agent, "1"]
     assert "-E" not in FLAVOUR.agent_line(replace(order, environ={"EZPZ_SSH": "rsh"}), 0, log="/tmp/log")
 

@@ -60,9 +60,8 @@ def check(job, tmp_path, times=2):
     assert job.returncode == 0, errors
 
 
-def test_ctrl_z_stops_all_and_works_again(start, tmp_path, survivors):
+def test_ctrl_z_stops_all_and_works_again(start, tmp_path):
     check(start("-n", "2", "sh", "-c", COUNT), tmp_path)
-    assert not survivors()
 
 
 @pytest.mark.parametrize("flavour", ["mpich", "openmpi"], indirect=True)
@@ -88,7 +87,7 @@ def test_a_stopped_launch_that_is_killed_takes_its_ranks_with_it(start):
     job.wait(200)
 
 
-def test_sigterm_to_a_stopped_launch_counts_when_it_goes_on(start, survivors):
+def test_sigterm_to_a_stopped_launch_counts_when_it_goes_on(start):
     job = start("-n", "2", "sh", "-c", f"trap 'echo got TERM; exit 0' TERM; {COUNT}")
     pids = [int(job.stdout.readline()) for _ in range(2)]
     os.killpg(job.pid, signal.SIGTSTP)
@@ -97,7 +96,6 @@ def test_sigterm_to_a_stopped_launch_counts_when_it_goes_on(start, survivors):
     os.killpg(job.pid, signal.SIGCONT)
     output = job.communicate(timeout=200)[0]
     assert (job.returncode, output.count("got TERM")) == (143, 2)
-    assert not survivors()
 
 
 def test_where_no_shell_could_continue_it_ctrl_z_is_without_effect(start_launch, tmp_path):

@@ -2,19 +2,12 @@
 
 import json
 import os
-import sys
 
 import pytest
 
 from lab.flavours import remote
-from lab.shown import SHOW, shown
-
-LAUNCH = [sys.executable, "-m", "ezpz.launch"]
-CPUS = [
-    sys.executable,
-    "-c",
-    "import json, os; print(json.dumps([os.environ['RANK'], sorted(os.sched_getaffinity(0))]), flush=True)",
-]
+from lab.shown import SHOW, SHOW_CPUS, shown
+from lab.ssh import LAUNCH
 
 
 @pytest.fixture
@@ -33,21 +26,11 @@ def test_uneven_blocks_a_subset_and_an_excluded_host_come_out_as_planned(flavour
 
     uneven = run("--hostfile", "hosts", "--unset", "NCCL_DEBUG")
     assert [host for _, _, host, _ in uneven] == ["n01"] * 2 + ["n02"] + ["n03"] * 3
-    told = [
-        (environ["RANK"], environ["LOCAL_RANK"], environ["LOCAL_WORLD_SIZE"], environ["GROUP_RANK"])
-        for environ, *_ in uneven
-    ]
-    assert told == [
-        ("0", "0", "2", "0"),
-        ("1", "1", "2", "0"),
-        ("2", "0", "1", "1"),
-        ("3", "0", "3", "2"),
-        ("4", "1", "3", "2"),
-        ("5", "2", "3", "2"),
-    ]
-    assert {(environ["MASTER_ADDR"], environ["MINE"], *argv) for environ, argv, _, _ in uneven} == {
-        ("n01", "a 'b' \"c\"", "x y")
-    }
+    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    told = ["".join(environ[name] for name in names) for environ, *_ in uneven]
+    assert told == ["0020", "1120", "2011", "3032", "4132", "5232"]
+    said = {(environ["MASTER_ADDR"], environ["MINE"], *argv) for environ, argv, _, _ in uneven}
+    assert said == {("n01", "a 'b' \"c\"", "x y")}
 
     subset = run("--hosts", "n03,n01", "--ppn", "2")
     assert [host for _, _, host, _ in subset] == ["n03", "n03", "n01", "n01"]
@@ -63,9 +46,8 @@ def test_a_binding_reaches_every_rank(flavour, three, tmp_path):
         pytest.skip("one CPU")
     env = flavour.env(**remote(three))
     for spec, expected in ((f"list:{allowed[1]}:{allowed[0]}", [[allowed[1]], [allowed[0]]]), ("auto", None)):
-        done = three["head"].run(
-            [*LAUNCH, "--hosts", "n01,n02", "--ppn", "2", "--cpu-bind", spec, *CPUS], env, cwd=tmp_path
-        )
+        line = [*LAUNCH, "--hosts", "n01,n02", "--ppn", "2", "--cpu-bind", spec, *SHOW_CPUS]
+        done = three["head"].run(line, env, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         told = dict(json.loads(line) for line in done.stdout.splitlines())
         ranks = [told[str(rank)] for rank in range(4)]
