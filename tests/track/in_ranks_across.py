@@ -18,16 +18,8 @@ from ezpz.track.over_ranks.across import Across
 
 STEPS = 250
 FOLDER = Path("/some/where/schlüssel")
-COLLECTIVES = (
-    "all_reduce",
-    "gather",
-    "broadcast",
-    "barrier",
-    "all_gather",
-    "gather_object",
-    "all_gather_object",
-    "reduce",
-)
+COLLECTIVES = ("all_reduce", "gather", "broadcast", "barrier", "all_gather", "reduce")
+COLLECTIVES += ("gather_object", "all_gather_object")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,6 +60,12 @@ class One:
             record=(lambda step, m: self.windows.append((step, unpack(m)))) if root else None,
             on_folder=None if root else self.found.append,
         )
+
+    def record(self, key, value, steps=STEPS):
+        """Add rows of one value, and end."""
+        for step in range(steps):
+            self.across.add(step, {key: value})
+        self.across.finish()
 
     def column(self, key, part="mean"):
         """One statistic of all windows, in the order of steps."""
@@ -136,9 +134,7 @@ def test_ranks_record_what_they_like(rank, world):
 
 def test_a_rank_with_fewer_rows_holds_nobody_up(rank, world):
     one = One()
-    for step in range(37 if rank == world - 1 else STEPS):
-        one.across.add(step, {"a": 1.0})
-    one.across.finish()
+    one.record("a", 1.0, 37 if rank == world - 1 else STEPS)
     if only_of_many(one, rank, world):
         there = ~np.isnan(one.column("a", "ranks"))
         assert there.sum(axis=1).tolist() == [STEPS] * (world - 1) + [37]
@@ -147,11 +143,8 @@ def test_a_rank_with_fewer_rows_holds_nobody_up(rank, world):
 def test_a_rank_without_a_history_holds_nobody_up(rank, world):
     if rank == world - 1 and world > 1:
         return
-    one = One("partial")  # a name of its own: histories of one name are told apart by their order
-    for step in range(STEPS):
-        one.across.add(step, {"a": 1.0})
-    begin = time.monotonic()
-    one.across.finish()
+    one, begin = One("partial"), time.monotonic()  # a name of its own: those of one name are told apart by their order
+    one.record("a", 1.0)
     assert time.monotonic() - begin < 20
     if rank == 0 and world > 2:
         assert [set(window.held.tolist()) for _, window in one.windows] == [{world - 1}] * 3
@@ -231,11 +224,8 @@ def test_training_collectives_run_beside_it(rank, world):
 def test_rank_0_may_come_when_the_others_have_ended(rank, world):
     if rank == 0:
         time.sleep(1.5)
-    begin = time.monotonic()
-    one = One()
-    for step in range(5):
-        one.across.add(step, {"a": float(rank)})
-    one.across.finish()
+    begin, one = time.monotonic(), One()
+    one.record("a", float(rank), 5)
     assert time.monotonic() - begin < 20
     if only_of_many(one, rank, world):
         (window,) = [window for _, window in one.windows]

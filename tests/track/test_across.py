@@ -248,28 +248,28 @@ def test_a_callback_that_raises_costs_one_warning(monkeypatch, capsys):
     assert capsys.readouterr().out.count("no longer gathered: ZeroDivisionError: not here; training continues.") == 1
 
 
-def test_it_loads_neither_torch_nor_numpy_by_itself(run_python):
-    code = """
-import sys, time
+ALONE = """
+import os, sys, time
 from ezpz.ranks import Ranks
 from ezpz.track.over_ranks.across import Across
 one = Across(Ranks(1, 2, 1, 2, 0, "contract"), 100, name="t", folder=None, record=None)
+"""
+
+
+def test_it_loads_neither_torch_nor_numpy_by_itself(run_python):
+    code = """
 for step in range(1000):
     one.add(step, {"loss": 1.0})
 time.sleep(0.7)
 one.finish()
 print([name for name in ("torch", "numpy") if name in sys.modules])
 """
-    done = run_python(code)
+    done = run_python(ALONE + code)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, b"[]", b"")
 
 
 def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(run_python):
     code = """
-import os, sys
-from ezpz.ranks import Ranks
-from ezpz.track.over_ranks.across import Across
-one = Across(Ranks(1, 2, 1, 2, 0, "contract"), 100, name="t", folder=None, record=None)
 child = os.fork()
 if child == 0:
     one.add(0, {"loss": 1.0})
@@ -277,7 +277,7 @@ if child == 0:
     sys.exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    done = run_python(code)
+    done = run_python(ALONE + code)
     assert (done.returncode, done.stdout.strip()) == (0, b"7")
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from folders import environ
 
 from ezpz.track import History
 from ezpz.track.card import accuracies, card, resume_words
@@ -69,18 +70,13 @@ def test_validation_percents_and_nan_are_shown_as_they_are():
     assert (shown["train_loss"], shown["test_loss"], shown["test_acc"]) == ("2 → NaN", "1 → 0.5", "50 → 91.67")
 
 
-def test_a_long_name_does_not_touch_its_value():
-    history = History("mine", "run")
-    history.update({"a_metric/val_accuracy": 0.5, "loss": 1.0})
-    history.finalize(plots=False, show=False)
+def test_a_long_name_does_not_touch_its_value_and_colour_marks_how_it_ended():
+    recorded([{"a_metric/val_accuracy": 0.5, "loss": 1.0}])
     _, *lines = card(open_run("run"), {}, NORMAL)
     assert lines[:2] == ["  loss                   1", "  a_metric/val_accuracy  50 %"]
-
-
-def test_one_row_has_no_way_from_one_value_to_another():
-    title, shown = recorded([{"loss": 0.5}])
-    assert "1 step in" in title
-    assert shown["loss"] == "0.5"
+    title, shown = recorded([{"loss": 0.5}], screen=Screen(80, color=True), folder="one")
+    assert ("1 step in" in title, shown["loss"]) == (True, "0.5")
+    assert "\x1b[32mmine finished: " in title
 
 
 def test_it_is_80_columns_at_most_and_ascii_where_the_terminal_is(subtests):
@@ -95,11 +91,7 @@ def test_it_is_80_columns_at_most_and_ascii_where_the_terminal_is(subtests):
 def test_a_run_that_was_started_again_counts_its_new_steps():
     """The speed is that of this start: an earlier one may have had other ranks."""
     recorded([{"iter": step, "loss": 3.0 - step, "sps": 1000.0} for step in range(2)])
-    rows = [{"iter": step, "loss": 3.0 - step, "sps": rate} for step, rate in ((2, 1.0), (3, 20.0), (4, 30.0))]
-    history = History("mine", "run")
-    for row in rows:
-        history.update(row)
-    history.finalize(plots=False, show=False)
+    recorded([{"iter": step, "loss": 3.0 - step, "sps": rate} for step, rate in ((2, 1.0), (3, 20.0), (4, 30.0))])
     title, *lines = card(open_run("run"), {}, NORMAL)
     assert title.startswith("── mine finished: 3 new steps in ")
     assert ", 5 in all, 1 rank " in title
@@ -122,11 +114,6 @@ def test_card_report_and_list_tell_the_same_speed(capsys):
     assert ">100 samples/s<" in cards(run, numeric_series(run.table))
     seen = glance(Path("run"), Path())
     assert (seen["rate"], seen["rate_unit"]) == (100.0, "samples/s")
-
-
-def test_colour_marks_how_it_ended():
-    title, _ = recorded([{"loss": 1.0}], screen=Screen(80, color=True))
-    assert "\x1b[32mmine finished: " in title
 
 
 def test_accuracies_of_training_come_first():
@@ -175,8 +162,7 @@ def test_a_reader_that_does_not_read_delays_no_signal(tmp_path):
     except BlockingIOError:
         os.set_blocking(writer, True)
     script = STOPPED.replace('print("half a line", end="")', "")
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    with subprocess.Popen([sys.executable, "-c", script], env=env, cwd=tmp_path, stdout=writer) as child:
+    with subprocess.Popen([sys.executable, "-c", script], env=environ(tmp_path), cwd=tmp_path, stdout=writer) as child:
         assert child.wait(120) == -15
     os.close(reader)
     os.close(writer)

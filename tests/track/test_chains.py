@@ -53,17 +53,13 @@ def test_how_a_chain_stands(subtests, make_chain):
             assert told(make_chain(ROWS, waiting, verdict, **limits)) == words
 
 
-def test_damaged_files_are_no_failure(subtests, make_chain):
+def test_damaged_files_are_no_failure_nor_a_run_of_no_chain_or_one_that_is_gone(subtests, make_chain, tmp_path):
     for text in ["", "[]", '{"jobs": 3, "waiting": 4}', '{"jobs": [3, {}]}', "{"]:
         with subtests.test(repr(text)):
             folder = make_chain(ROWS)
             (folder / "jobs.json").write_text(text)
             assert told(folder).startswith("chain: job ")
             assert run_folders(folder) == []
-
-
-def test_a_run_of_no_chain_and_one_whose_chain_is_gone(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert chain_of({}) is None
     assert chain_of({"launch": {"EZPZ_CHAIN": str(tmp_path / "gone")}}) is None
 

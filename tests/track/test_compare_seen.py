@@ -63,13 +63,10 @@ def test_the_step_with_other_data_is_named_exactly(run, at):
     assert (batches.other_from, notes) == (at, [])
 
 
-def test_the_same_batches_and_other_ones_from_the_first_step(run):
+def test_the_same_batches_and_other_ones_are_told_from_the_first_common_step_on(run):
     a = run("a", sums=sums())
     assert compare_seen(a, run("b", sums=sums()), LETTERS)[0].text == "the same batches throughout (400 steps)"
     assert compare_seen(a, run("c", sums=sums(0)), LETTERS)[0].text == "other data from the first step"
-
-
-def test_a_resumed_run_is_compared_where_both_are_known(run):
     late = {step: total for step, total in sums().items() if step >= 123}
     found = compare_seen(run("a", sums=sums()), run("b", sums=late), LETTERS)[0]
     assert (
@@ -121,7 +118,7 @@ def test_data_that_is_the_same_is_not_the_cause(run):
 # Random generators
 
 
-def test_generators_that_differ_from_a_step_on_are_named(run):
+def test_generators_that_differ_are_named_with_the_step(run):
     one = {step: {"torch": step, "python": 7, "numpy": 1} for step in range(0, 400, 50)}
     two = {step: {"torch": step + (step > 150), "python": 8, "numpy": 1 + step} for step in range(0, 400, 50)}
     a, b = run("a", sums=sums(), generators=one), run("b", sums=sums(), generators=two)
@@ -129,9 +126,6 @@ def test_generators_that_differ_from_a_step_on_are_named(run):
         "numpy's random numbers differ: the same state after step 0, another one after step 50",
         "torch's random numbers differ: the same state after step 150, another one after step 200",
     ]  # Python's were seeded apart, and nobody has drawn from them
-
-
-def test_generators_that_were_seeded_apart_and_used_differ_from_the_start(run):
     one = {step: {"torch": step} for step in range(0, 400, 50)}
     two = {step: {"torch": 1000 + step} for step in range(0, 400, 50)}
     a, b = run("a", sums=sums(), generators=one), run("b", sums=sums(), generators=two)
@@ -169,14 +163,11 @@ def test_a_dropout_that_was_changed_by_hand_is_named(run, curve):
     assert found.verdict.exit_code == 1
 
 
-def test_one_layer_that_left_the_others_is_named(run):
+def test_settings_of_one_layer_and_of_the_start_are_named_once(run):
     start = {"dropout.h.*.drop": 0.1}
     a, b = run("a", settings={0: start}), run("b", settings={0: start, 200: {"dropout.h.3.drop": 0.0}})
     (found,) = compare_seen(a, b, LETTERS)[2]
     assert (found.key, found.a, found.b) == ("dropout.h.3.drop at step 200 in B only", 0.1, 0.0)
-
-
-def test_settings_of_the_start_are_compared_elsewhere_if_they_were_given(run):
     facts = {"effective": {"optimizer.groups.0.lr": 0.1}}
     one, two = {0: {"lr": 0.1}}, {0: {"lr": 0.2}}
     assert compare_seen(run("a", settings=one, **facts), run("b", settings=two, **facts), LETTERS)[2] == []

@@ -58,11 +58,9 @@ def test_the_first_rank_whose_loss_is_lost_is_named(subtests, tmp_path):
                     first = at if number == rank else at + 1
                     values[first:] = [value] * (steps - first)
                 rate = [1e-3 * (steps - step) for step in range(steps)]
-                (found,) = curve_findings(
-                    journal(
-                        tmp_path / f"{value} {seed}", ranks, lr=rate, grad_norm=[step + 0.5 for step in range(steps)]
-                    )
-                )
+                norms = [step + 0.5 for step in range(steps)]
+                run = journal(tmp_path / f"{value} {seed}", ranks, lr=rate, grad_norm=norms)
+                (found,) = curve_findings(run)
                 assert (found["kind"], found["rank"], found["step"], found["ranks"]) == ("non-finite-loss", rank, at, 1)
                 assert found["value"] == encode(value)
                 assert (found["before"], found["before_step"]) == (ranks[rank][at - 1], at - 1)
@@ -70,14 +68,11 @@ def test_the_first_rank_whose_loss_is_lost_is_named(subtests, tmp_path):
                 assert f"from step {at} on, first on rank {rank}; it was " in found["text"]
 
 
-def test_all_ranks_at_once_are_no_single_culprit(tmp_path):
+def test_all_ranks_at_once_are_no_single_culprit_and_the_last_row_is_enough(tmp_path):
     ranks = [[*falling(30, seed=each), NAN, NAN] for each in range(4)]
     (found,) = curve_findings(journal(tmp_path / "r", ranks))
     assert (found["rank"], found["ranks"], found["step"]) == (None, 4, 30)
     assert "on every rank at once" in found["text"]
-
-
-def test_the_last_row_alone_is_enough(tmp_path):
     assert kinds(journal(tmp_path / "r", [[*falling(20), NAN]])) == [("non-finite-loss", "loss", 0, 20)]
 
 
@@ -148,28 +143,22 @@ def test_a_step_that_a_rank_did_not_record_is_no_nan(tmp_path):
     assert kinds(journal(tmp_path / "r", ranks)) == []
 
 
-def test_two_optimizers_that_take_turns_are_no_trouble(tmp_path):
+def test_metrics_that_take_turns_or_are_measured_now_and_then_or_no_loss_are_no_trouble(tmp_path):
     first = [value if step % 2 else NAN for step, value in enumerate(falling(60))]
     second = [NAN if step % 2 else value for step, value in enumerate(falling(60, seed=2))]
     assert kinds(journal(tmp_path / "r", [first], key="d_loss", g_loss=second)) == []
     warm, late = [*falling(20), *([NAN] * 40)], [NAN] * 20 + falling(40)
     assert kinds(journal(tmp_path / "s", [warm], key="d_loss", g_loss=late)) == []
+    checks = [2.0, *([NAN] * 59)]
+    assert kinds(journal(tmp_path / "r", [falling(60)], val_loss=checks)) == []
+    norms = [1.0] * 30 + [INF] * 30
+    assert kinds(journal(tmp_path / "r", [falling(60)], grad_norm=norms, ppl=norms, loss_scale=norms)) == []
 
 
 def test_both_of_two_losses_that_are_lost_are_named(tmp_path):
     lost = [*falling(20), *([NAN] * 40)]
     found = kinds(journal(tmp_path / "r", [lost], key="d_loss", g_loss=lost))
     assert [each[1] for each in found] == ["d_loss", "g_loss"]
-
-
-def test_a_check_that_is_made_now_and_then_is_no_trouble(tmp_path):
-    checks = [2.0, *([NAN] * 59)]
-    assert kinds(journal(tmp_path / "r", [falling(60)], val_loss=checks)) == []
-
-
-def test_what_is_no_loss_is_not_looked_at(tmp_path):
-    norms = [1.0] * 30 + [INF] * 30
-    assert kinds(journal(tmp_path / "r", [falling(60)], grad_norm=norms, ppl=norms, loss_scale=norms)) == []
 
 
 # The end of a run

@@ -1,5 +1,4 @@
 import csv
-import io
 import json
 import math
 
@@ -200,7 +199,7 @@ def window(steps, ranks, every=1, a=1):
     return {"v": 1, "t": 0.0, "step": steps[-1], "a": a, "k": "ranks", "m": m}
 
 
-def test_values_over_all_ranks_lie_at_their_steps(tmp_path):
+def test_values_over_all_ranks_lie_at_their_steps_below_metrics_of_the_user(tmp_path):
     rows = table([{"train/loss": 1.0}, {"train/loss": 2.0}, {"train/loss": 3.0}], first=0)
     windows = [window([0, 1], [[1.0, 2.0], [3.0, 6.0]])]
     write_dataset(tmp_path / "a.h5", rows, ATTRS, windows)
@@ -216,6 +215,12 @@ def test_values_over_all_ranks_lie_at_their_steps(tmp_path):
     dataset = open_dataset(tmp_path / "a.h5")
     np.testing.assert_array_equal(dataset["train_loss_ranks"].values, [[1.5] * 3, [5.0, 5.0, np.nan]])
     assert dataset["rank_step"].values.tolist() == [1, 2]
+    rows = table([{"train/loss": 1.0, "train_loss_mean": 7.0, "rank": 0, "rank_step": 1}], first=0)
+    write_dataset(tmp_path / "a.h5", rows, ATTRS, [window([0], [[1.0], [3.0]])])
+    dataset = open_dataset(tmp_path / "a.h5")
+    assert dataset["train_loss_mean"].values.tolist() == [7.0]
+    assert dataset["train_loss_max"].values.tolist() == [3.0]
+    assert dataset["train_loss_ranks"].dims == ("rank_step_", "rank_")
 
 
 def test_how_many_ranks_a_statistic_is_of_is_told_also_of_records_that_do_not_say_it(tmp_path):
@@ -228,21 +233,3 @@ def test_how_many_ranks_a_statistic_is_of_is_told_also_of_records_that_do_not_sa
     assert open_dataset(tmp_path / "a.h5")["ranks_held"].values.tolist() == [3, 1, 2, 2, 2]
     write_dataset(tmp_path / "a.h5", rows, ATTRS, [told])
     assert open_dataset(tmp_path / "a.h5")["ranks_held"].values.tolist() == [3, 1, 0, 0, 0]
-
-
-def test_a_metric_of_the_user_stands_above_a_derived_name(tmp_path):
-    rows = table([{"train/loss": 1.0, "train_loss_mean": 7.0, "rank": 0, "rank_step": 1}], first=0)
-    write_dataset(tmp_path / "a.h5", rows, ATTRS, [window([0], [[1.0], [3.0]])])
-    dataset = open_dataset(tmp_path / "a.h5")
-    assert dataset["train_loss_mean"].values.tolist() == [7.0]
-    assert dataset["train_loss_max"].values.tolist() == [3.0]
-    assert dataset["train_loss_ranks"].dims == ("rank_step_", "rank_")
-
-
-def test_a_file_image_opens_with_xarray_alone(path):
-    """Users open the file by its path too; h5netcdf must find the same there as in memory."""
-    import xarray as xr
-
-    with xr.open_dataset(path, engine="h5netcdf") as by_path:
-        assert by_path.load().identical(open_dataset(path))
-    assert io.BytesIO(path.read_bytes()).read(4) == b"\x89HDF"

@@ -43,15 +43,10 @@ def test_all_else_is_shown_as_it_was_typed():
 
 
 def test_only_four_variables_of_the_environment_are_read():
-    environ = {
-        "EZPZ_HOSTS": "n01,n02",
-        "EZPZ_JOBID": "42",
-        "EZPZ_OTHER": "no",
-        "MY_API_KEY": SECRET,
-        "EZPZ_SCHEDULER": "",
-    }
-    facts = collect_facts(environ, from_environ({}), ["train.py"])
-    assert facts["launch"] == {"EZPZ_HOSTS": "n01,n02", "EZPZ_JOBID": "42"}
+    kept = {"EZPZ_HOSTS": "n01,n02", "EZPZ_JOBID": "42"}
+    others = {"EZPZ_OTHER": "no", "MY_API_KEY": SECRET, "EZPZ_SCHEDULER": ""}
+    facts = collect_facts({**kept, **others}, from_environ({}), ["train.py"])
+    assert facts["launch"] == kept
     assert SECRET not in json.dumps(facts)
 
 
@@ -79,25 +74,12 @@ def test_a_configuration_becomes_json_without_its_secrets():
         def __repr__(self):
             return "Model()"
 
-    config = argparse.Namespace(
-        lr=0.1,
-        bad=math.nan,
-        sizes=(1, 2),
-        path=Path("a/b"),
-        model=Model(),
-        nested={"api_key": SECRET, "max_token": 5},
-        hf_token=None,
-    )
-    shown = redact_config(config)
-    assert shown == {
-        "lr": 0.1,
-        "bad": "nan",
-        "sizes": [1, 2],
-        "path": "a/b",
-        "model": "Model()",
-        "nested": {"api_key": "<redacted>", "max_token": 5},
-        "hf_token": None,
-    }
+    plain = {"lr": 0.1, "hf_token": None}
+    given = {"bad": math.nan, "sizes": (1, 2), "path": Path("a/b"), "model": Model()}
+    given["nested"] = {"api_key": SECRET, "max_token": 5}
+    shown = redact_config(argparse.Namespace(**plain, **given))
+    told = {"bad": "nan", "sizes": [1, 2], "path": "a/b", "model": "Model()"}
+    assert shown == {**plain, **told, "nested": {"api_key": "<redacted>", "max_token": 5}}
     json.dumps(shown, allow_nan=False)
 
 

@@ -54,12 +54,8 @@ def run(tmp_path):
 def test_the_report_shows_power_memory_and_clocks_and_every_device(run):
     page = Page(build_page(open_run(run)))
     check(page)
-    for title in (
-        "Power of devices (W)",
-        "Memory of devices (GiB)",
-        "Clocks of devices (MHz)",
-        "Busy cores of the ranks",
-    ):
+    things = ("Power of devices (W)", "Memory of devices (GiB)", "Clocks of devices (MHz)", "Busy cores of the ranks")
+    for title in things:
         assert title in page.source
     assert "over seconds 0 to 1200" in page.source
     assert "mean of 8" in page.source
@@ -96,14 +92,11 @@ def test_devices_without_power_are_coloured_by_what_is_known_and_many_hosts_are_
     assert hardware_map([{**rows[0], "devices": []}]) == ""
 
 
-def test_the_mean_of_a_device_weighs_rows_by_their_length(run):
+def test_the_mean_of_a_device_weighs_rows_and_a_public_report_names_no_host(run):
     device = {"id": "0", "joules": 6e6, "power": [100.0] * 3}
     row = {"t": 10.0, "s": 10.0, "host": "n", "now": {}, "devices": [device]}
     long = {**row, "t": 100.0, "s": 90.0, "devices": [{**device, "power": [200.0] * 3}]}
     assert "190\u00a0W<small>12.0\u00a0MJ</small>" in hardware_map([row, long])
-
-
-def test_a_public_report_names_no_host(run):
     assert "n00" not in build_page(open_run(run), public=True)
 
 

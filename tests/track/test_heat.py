@@ -14,12 +14,8 @@ from ezpz.track.terminal.width import columns
 
 
 def window(steps, ranks, *, key="dt", attempt=1):
-    held = {
-        "steps": steps,
-        "world": len(ranks),
-        "every": int(len(ranks[0]) == len(steps)),
-        "keys": {key: {"ranks": ranks}},
-    }
+    every = int(len(ranks[0]) == len(steps))
+    held = {"steps": steps, "world": len(ranks), "every": every, "keys": {key: {"ranks": ranks}}}
     return {"v": 1, "t": 1.0, "step": steps[-1], "a": attempt, "k": "ranks", "m": held}
 
 
@@ -31,17 +27,8 @@ def run(windows):
 
 def test_shades_grow_with_the_values():
     lines = strip("dt", ["0", "1"], np.array([[0.0, 1, 2, 3, 4], [4, 4, np.nan, 0, 0]]), np.arange(5.0), Drawing(8))
-    assert [line.rstrip() for line in lines] == [
-        "   dt",
-        "0┤ ░▒▓█│",
-        "1┤██?  │",
-        " └─────┘",
-        "  0 2 4",
-        '" ░▒▓█"',
-        "0 to 4,",
-        '"?"',
-        "nothing",
-    ]
+    expected = ["   dt", "0┤ ░▒▓█│", "1┤██?  │", " └─────┘", "  0 2 4", '" ░▒▓█"', "0 to 4,", '"?"', "nothing"]
+    assert [line.rstrip() for line in lines] == expected
 
 
 def test_steps_that_lack_ranks_are_told():

@@ -84,11 +84,13 @@ def test_a_writer_that_follows_a_torn_line_starts_a_new_one(tmp_path, capsys):
     assert "passed over 1 torn line" in capsys.readouterr().out
 
 
-def test_a_version_from_the_future_is_an_error_that_names_the_line(tmp_path):
+def test_a_missing_journal_and_a_version_from_the_future_are_errors_that_name_the_place(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"v":2,"t":1.0,"step":0,"m":{}}\n')
     with pytest.raises(TrackError, match=r"metrics\.jsonl:1\); expected a row of version 1"):
         read_journal(path)
+    with pytest.raises(TrackError, match=r"no/metrics\.jsonl: No such file"):
+        read_journal(tmp_path / "no" / "metrics.jsonl")
 
 
 def test_lines_of_somebody_else_are_passed_over_and_told(subtests, tmp_path, capsys):
@@ -117,11 +119,6 @@ def test_values_that_came_late_stand_in_their_row_and_other_kinds_are_passed_ove
     assert rows[0]["m"].keys() == {"a", "g"}
     assert rows[2]["m"] == {"g": 5}
     assert [row["a"] for row in rows] == [1, 1, 1]
-
-
-def test_a_missing_journal_is_an_error_that_names_it(tmp_path):
-    with pytest.raises(TrackError, match=r"no/metrics\.jsonl: No such file"):
-        read_journal(tmp_path / "no" / "metrics.jsonl")
 
 
 def test_an_int_too_long_to_print_is_refused_and_leaves_the_journal_whole(journal):

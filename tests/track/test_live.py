@@ -48,12 +48,9 @@ def test_the_speed_is_that_of_the_last_rows():
     assert live.rate() == pytest.approx(4.0)
 
 
-def test_durations_are_told_in_two_units():
+def test_durations_and_a_whole_run_are_told_in_one_line(tmp_path):
     told = {0.4: "0 s", 59.4: "59 s", 60: "1 min 0 s", 312: "5 min 12 s", 7500: "2 h 5 min", 93600: "1 d 2 h"}
     assert {seconds: duration(seconds, whole=True) for seconds in told} == told
-
-
-def test_a_run_is_told_in_one_line(tmp_path):
     facts = {"started": "2026-11-20T16:20:01+01:00", "ended": "2026-11-20T16:25:13+01:00"}
     assert headline(Run(tmp_path, facts, "train", "finished", ""), 300, (0, 299), (None, None)) == (
         "train: finished, 300 rows, steps 0 to 299, 5 min 12 s"

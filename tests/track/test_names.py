@@ -1,37 +1,10 @@
 """What a metric measures, by its name: one table for the report, the terminal, compare and runs."""
 
-from ezpz.track.names import (
-    group_names,
-    is_counter,
-    is_learning_rate,
-    is_loss,
-    is_loss_term,
-    is_memory,
-    is_optimizer,
-    is_step_time,
-    is_throughput,
-    is_time,
-    is_validation,
-    main_loss,
-    main_throughput,
-    order_of,
-    part_of_step,
-    unit,
-    words_of,
-)
+from ezpz.track import names as meaning
 
-TESTS = {
-    "counter": is_counter,
-    "loss": is_loss,
-    "memory": is_memory,
-    "optimizer": is_optimizer,
-    "rate": is_learning_rate,
-    "step": is_step_time,
-    "term": is_loss_term,
-    "throughput": is_throughput,
-    "time": is_time,
-    "validation": is_validation,
-}
+KINDS = ("counter", "loss", "memory", "optimizer", "throughput", "time", "validation")
+TESTS = {kind: getattr(meaning, f"is_{kind}") for kind in KINDS}
+TESTS |= {"rate": meaning.is_learning_rate, "step": meaning.is_step_time, "term": meaning.is_loss_term}
 # Everything that names are, and their unit behind "|" -> the names.
 GROUPS = {
     "loss": "loss, train/loss, train_loss, trainLoss, Loss/train, lm loss, lm_loss, train_loss_step",
@@ -70,7 +43,8 @@ METRICS = {name: told for told, names in GROUPS.items() for name in names.split(
 
 def test_a_metric_is_what_its_name_says_and_has_one_place():
     found = {name: " ".join(sorted(kind for kind, fits in TESTS.items() if fits(name))) for name in METRICS}
-    assert {name: kinds + f"|{unit(name)}" * bool(unit(name)) for name, kinds in found.items()} == METRICS
+    units = {name: meaning.unit(name) for name in METRICS}
+    assert {name: kinds + f"|{units[name]}" * bool(units[name]) for name, kinds in found.items()} == METRICS
     exclusive = ("loss", "term", "throughput", "time", "memory", "optimizer", "counter")
     assert all(sum(kind in kinds.partition("|")[0].split() for kind in exclusive) <= 1 for kinds in METRICS.values())
 
@@ -85,13 +59,13 @@ def test_metrics_are_grouped_and_ordered_as_people_look_at_them():
         "other": "aux_loss accuracy overtime temperature model/params timestamp",
     }
     names = " ".join(expected.values()).split()
-    assert {group: " ".join(held) for group, held in group_names(names).items()} == expected
-    assert [part_of_step(name) for name in ("dtd", "time/data", "fwd_time", "dt_optim", "dt_comm", "dt")] == [
+    assert {group: " ".join(held) for group, held in meaning.group_names(names).items()} == expected
+    assert [meaning.part_of_step(name) for name in ("dtd", "time/data", "fwd_time", "dt_optim", "dt_comm", "dt")] == [
         *("data", "data", "forward", "optimizer", "comm"),
         None,
     ]
     names = ["lr", "dt", "sps", "aux_loss", "loss"]
-    assert sorted(names, key=order_of) == ["loss", "aux_loss", "sps", "dt", "lr"]
+    assert sorted(names, key=meaning.order_of) == ["loss", "aux_loss", "sps", "dt", "lr"]
 
 
 def test_a_run_has_one_loss_and_one_throughput():
@@ -105,19 +79,19 @@ def test_a_run_has_one_loss_and_one_throughput():
         ("loss_scale", "accuracy"): None,
         (): None,
     }
-    assert {names: main_loss(names) for names in chosen} == chosen
+    assert {names: meaning.main_loss(names) for names in chosen} == chosen
     chosen = {
         ("dt", "sps", "tps"): ("tps", False),
         ("lr", "train/dt"): ("train/dt", True),
         ("Train/Tokens_per_sec",): ("Train/Tokens_per_sec", False),
         ("mfu", "loss"): None,
     }
-    assert {names: main_throughput(names) for names in chosen} == chosen
+    assert {names: meaning.main_throughput(names) for names in chosen} == chosen
 
 
 def test_words_are_found_in_every_spelling():
     names = ("hidden_dropout", "hidden-dropout", "hiddenDropout", "Hidden (dropout)")
-    assert [words_of(name) for name in names] == [["hidden", "dropout"]] * 4
-    assert [words_of(name) for name in ("TFLOPs", "memGB", "useAMP", "LRScheduler", "lr0", "memory(GiB)")] == [
+    assert [meaning.words_of(name) for name in names] == [["hidden", "dropout"]] * 4
+    assert [meaning.words_of(name) for name in ("TFLOPs", "memGB", "useAMP", "LRScheduler", "lr0", "memory(GiB)")] == [
         *(["tflops"], ["mem", "gb"], ["use", "amp"], ["lr", "scheduler"], ["lr0"], ["memory", "gib"])
     ]

@@ -21,6 +21,12 @@ def keys(server):
     return Keys(dist.TCPStore("127.0.0.1", server.port, is_master=False), "x")
 
 
+def send(outbox, *messages):
+    for message in messages:
+        outbox.put(message)
+        outbox.turn()
+
+
 def test_messages_are_parted_as_they_were_joined():
     messages = [b"", b"x", b"\0" * 1000, b"last"]
     assert list(parted(joined(messages))) == messages
@@ -29,9 +35,7 @@ def test_messages_are_parted_as_they_were_joined():
 
 def test_one_message_at_most_lies_in_the_store_and_what_waits_goes_together(server):
     inbox, outbox = Inbox(keys(server)), Outbox(keys(server), 3)
-    for number in range(3):
-        outbox.put(b"%d" % number)
-        outbox.turn()
+    send(outbox, *(b"%d" % number for number in range(3)))
     assert inbox.take() == [b"0"]
     assert inbox.take() == []
     outbox.turn()
@@ -43,9 +47,7 @@ def test_one_message_at_most_lies_in_the_store_and_what_waits_goes_together(serv
 def test_what_a_rank_leaves_behind_is_read_when_it_has_ended(server):
     known = keys(server)
     outbox = Outbox(known, 1)
-    for number in range(3):
-        outbox.put(b"%d" % number)
-        outbox.turn()
+    send(outbox, *(b"%d" % number for number in range(3)))
     outbox.finish()
     known.close()
     assert Inbox(keys(server)).take() == [b"0", b"1", b"2"]
@@ -63,8 +65,7 @@ def test_a_long_message_travels_in_pieces_beside_those_of_others(server, monkeyp
             end.turn()
         came += inbox.take()
     assert came == long
-    ends[0].put(long[0])
-    ends[0].turn()
+    send(ends[0], long[0])
     ends[0].put(long[1])
     ends[0].finish()
     assert inbox.take() == long
@@ -81,8 +82,7 @@ def test_a_message_that_was_announced_and_never_sent_holds_nobody_up(server):
     inbox, late, other = Inbox(keys(server)), keys(server), Outbox(keys(server), 2)
     number = late.add("count", 1)
     for message in (b"a", b"b"):
-        other.put(message)
-        other.turn()
+        send(other, message)
         assert inbox.take() == [message]
     late.set(str(number), bytes(4) + b"\0" + joined([b"at last"]))
     assert late.has(str(number))

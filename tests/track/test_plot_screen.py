@@ -6,13 +6,11 @@ import struct
 import subprocess
 import sys
 import termios
-from pathlib import Path
 
 import pytest
+from folders import environ
 
 from ezpz.track.terminal.screen import LEAST, PIPED, look, say
-
-SRC = str(Path(__file__).parents[2] / "src")
 
 
 @pytest.fixture
@@ -115,9 +113,7 @@ def test_a_reader_that_left_does_not_change_the_exit_code(tmp_path):
     """`train.py | head -1`: Python would turn the failed flush at its end into exit code 120."""
     read, write = os.pipe()
     os.close(read)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([SRC, *sys.path])}
-    result = subprocess.run(
-        [sys.executable, "-c", SHOW], stdout=write, stderr=subprocess.PIPE, env=env, cwd=tmp_path, check=False
-    )
+    known = {"stdout": write, "stderr": subprocess.PIPE, "env": environ(tmp_path), "cwd": tmp_path}
+    result = subprocess.run([sys.executable, "-c", SHOW], **known, check=False)
     os.close(write)
     assert (result.returncode, result.stderr) == (0, b"")

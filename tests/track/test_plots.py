@@ -55,21 +55,8 @@ def test_what_is_shown_at_the_end_stands_side_by_side_where_there_is_room(tmp_pa
 
 @pytest.mark.slow
 def test_of_many_metrics_six_are_drawn_and_the_terminal_shows_loss_and_accuracy(tmp_path, capsys):
-    names = [
-        "loss",
-        "dt",
-        "dtf",
-        "dtb",
-        "dtd",
-        "sps",
-        "sps_per_gpu",
-        "tps",
-        "mfu",
-        "grad_norm",
-        "lr",
-        "val_loss",
-        "accuracy",
-    ]
+    names = ["loss", "dt", "dtf", "dtb", "dtd", "sps", "sps_per_gpu", "tps", "mfu", "grad_norm", "lr", "val_loss"]
+    names.append("accuracy")
     items = [series([1.0, 2.0])._replace(name=name) for name in names]
     items.append(series([1.0])._replace(name="dt_save"))
     draw_all(items, tmp_path, STAMP, show=True)

@@ -227,18 +227,15 @@ def test_the_page_does_what_it_offers(show, run, tmp_path, subtests):
 def test_smoothing_adds_a_line_that_lies_among_the_points(show, tmp_path):
     rows = [(step, {"loss": 5.0 + (-1) ** step + step / 1000}) for step in range(2000)]
     page = show(write_run(tmp_path / "run", rows, {}))
-    page.ask(
-        "(() => {const e = document.getElementById('smoothing'); e.value = 50; e.dispatchEvent(new Event('input'))})()"
-    )
+    smooth = "(e => {e.value = %d; e.dispatchEvent(new Event('input'))})(document.getElementById('smoothing'))"
+    page.ask(smooth % 50)
     assert count(page, "#chart-loss > svg[role=img] .line") == 2
     assert count(page, "#chart-loss .line.faint") == 1
     xs = page.ask("charts[0].lines[0].mx")
     smoothed = page.ask("smooth(charts[0].lines[0].mx, charts[0].lines[0].my, 2000)")
     middle = range(len(xs) // 4, 3 * len(xs) // 4)
     assert all(abs(smoothed[i] - (5 + xs[i] / 1000)) < 0.05 for i in middle)
-    page.ask(
-        "(() => {const e = document.getElementById('smoothing'); e.value = 0; e.dispatchEvent(new Event('input'))})()"
-    )
+    page.ask(smooth % 0)
     assert count(page, "#chart-loss > svg[role=img] .line") == 1
     assert page.complaints == []
 

@@ -54,11 +54,8 @@ def test_many_ranks_and_windows_are_made_few(run_of):
     assert "the 64 latest of 100 ranks" in inside
 
 
-def test_what_cannot_tell_is_said(subtests, run_of):
+def test_what_cannot_tell_is_said_and_one_rank_waits_for_nobody(subtests, run_of):
     for rows in [None, [], ["x"], [row(1.0, {"<b>": 1.0})], [row(1.0, {"0": float("nan")})]]:
         with subtests.test(str(rows)):
             assert "Nothing was recorded that could tell which rank" in lags_part(run_of(rows)).inside
-
-
-def test_one_rank_waits_for_nobody(run_of):
     assert lags_part(run_of([row(130.0, {"0": 0.0})], 1)).inside == ""

@@ -142,13 +142,10 @@ def test_rows_that_a_later_attempt_recorded_again_do_not_count_twice():
     assert after.cells["y"].index == [3, 4, 5, 6]
 
 
-def test_a_journal_has_one_writer(tmp_path):
+def test_a_journal_has_one_writer_and_a_process_one_birth(tmp_path):
     with (tmp_path / "j").open("wb") as one, (tmp_path / "j").open("r+b") as two:
         assert hold(one.fileno())
         assert not hold(two.fileno())
-
-
-def test_a_birth_tells_a_process_from_a_later_one():
     assert birth(os.getpid()) == birth(os.getpid())
     with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
         process.wait()

@@ -82,8 +82,13 @@ def test_logarithms_are_of_what_is_above_zero():
     ]
 
 
-def test_captions_tell_what_lies_outside_the_range_that_is_drawn():
+def test_captions_tell_what_is_not_drawn_with_its_first_step():
     assert captions(series([1.0, 2.0, 3.0]), (1.0, 2.5)) == ["1 point above, max 3 at step 2"]
+    values = [1.0, np.inf, 2.0, np.nan, np.nan, -np.inf, np.nan]
+    assert captions(series(values, steps=[0, 1, 2, 412, 413, 414, 500])) == [
+        "3 NaN, first at step 412",
+        "2 infinite, first at step 1",
+    ]
 
 
 def test_short_series_stay_as_they_are():
@@ -109,11 +114,3 @@ def test_the_range_of_what_has_no_outlier_is_whole_and_of_nothing_none(subtests)
     for values in [[], [np.nan], [np.inf, -np.inf]]:
         with subtests.test(str(values)):
             assert limits(series(values)) is None
-
-
-def test_nan_and_infinities_are_told_with_their_first_step():
-    values = [1.0, np.inf, 2.0, np.nan, np.nan, -np.inf, np.nan]
-    assert captions(series(values, steps=[0, 1, 2, 412, 413, 414, 500])) == [
-        "3 NaN, first at step 412",
-        "2 infinite, first at step 1",
-    ]

@@ -44,7 +44,7 @@ def test_rows_of_a_table_are_seconds_and_not_differences_of_digits():
     )
 
 
-def test_a_log_holds_one_start_after_the_other():
+def test_a_log_holds_one_start_after_the_other_or_begins_with_its_first_time():
     times = read_start_times(LOG, "job.log")
     assert times.kind == "log"
     assert [(row.name, row.seconds, row.lines) for row in times.rows] == [
@@ -52,9 +52,6 @@ def test_a_log_holds_one_start_after_the_other():
         ("job.log:6", None, (6,)),
         ("job.log:7", 24.385, (7, 8)),
     ]
-
-
-def test_a_log_without_a_start_begins_with_its_first_time():
     log = "[2026-11-20 23:59:58.500][I] 2 ranks\n[2026-11-21 00:00:01.000][I] iter=0 loss=2.3\n"
     [row] = read_start_times(log, "x").rows
     assert (row.seconds, row.lines) == (2.5, (1, 2))

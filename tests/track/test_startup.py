@@ -7,18 +7,7 @@ import pytest
 from ezpz.track.startup import STAGES, Startup, changes, delays, read_startup
 
 NAMES = [stage.name for stage in STAGES if stage.name != "shim"]
-TYPICAL = {
-    "process": 0.5,
-    "interpreter": 0.1,
-    "torch": 0.4,
-    "setup": 3.5,
-    "met": 0.1,
-    "group": 0.2,
-    "model": 1.0,
-    "data": 0.3,
-    "step": 0.8,
-    "second_step": 0.2,
-}
+TYPICAL = dict(zip(NAMES, (0.5, 0.1, 0.4, 3.5, 0.1, 0.2, 1.0, 0.3, 0.8, 0.2), strict=True))
 
 
 def fields(hosts=("n01", "n02", "n03"), per_host=2, slower=(), **more):

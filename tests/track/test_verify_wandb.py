@@ -8,22 +8,10 @@ import pytest
 import ezpz
 from ezpz.track import wandb as ours
 
-NAMES = (
-    "WANDB_DISABLED",
-    "WANDB_MODE",
-    "WANDB_API_KEY",
-    "WANDB_IDENTITY_TOKEN_FILE",
-    "WANDB_BASE_URL",
-    "NETRC",
-    "WANDB_PROJECT",
-    "WB_PROJECT",
-    "RANK",
-)
-
 
 @pytest.fixture(autouse=True)
 def _no_wishes(monkeypatch, tmp_path):
-    for name in NAMES:
+    for name in ("NETRC", "WB_PROJECT"):  # conftest.py takes those of wandb away
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -92,22 +80,10 @@ def test_the_project_under_each_of_its_names(subtests, monkeypatch, wandb):
             assert wandb.given.pop()["project"] == project
 
 
-def test_older_keywords_reach_wandb(wandb):
-    ezpz.setup_wandb(project_name="p", entity="team", config={"lr": 1}, dir="here", group="sweep")
-    assert wandb.given == [
-        {
-            "project": "p",
-            "entity": "team",
-            "config": {"lr": 1},
-            "dir": "here",
-            "group": "sweep",
-            "name": None,
-            "mode": "offline",
-        }
-    ]
-
-
-def test_a_mode_that_the_program_chooses_is_left_alone(subtests, wandb):
+def test_older_keywords_reach_wandb_and_a_mode_of_the_program_is_left_alone(wandb, subtests):
+    given = {"entity": "team", "config": {"lr": 1}, "dir": "here", "group": "sweep"}
+    ezpz.setup_wandb(project_name="p", **given)
+    assert wandb.given.pop() == {"project": "p", "name": None, "mode": "offline", **given}
     for wish in [{"mode": "online"}, {"settings": {"mode": "online"}}]:
         with subtests.test(str(wish)):
             ezpz.setup_wandb("p", **wish)

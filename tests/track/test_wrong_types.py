@@ -71,7 +71,7 @@ WRONG_FACTS = [
 
 
 def make(folder, rows, facts=FACTS):
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in rows))
     (folder / "run.json").write_text(json.dumps(facts))
     return folder
@@ -121,7 +121,6 @@ def test_every_verb_takes_facts_of_wrong_types_and_says_so_once(subtests, tmp_pa
     for number, facts in enumerate(WRONG_FACTS):
         with subtests.test(json.dumps(facts)):
             folder = tmp_path / str(number)
-            folder.mkdir()
             run, good = make(folder / "run", GOOD, facts), make(folder / "good", GOOD)
             assert verbs(run, good) in ([0] * 5, [0] * 4 + [1])
             noted = [line for line in capsys.readouterr().out.splitlines() if "as missing" in line]
