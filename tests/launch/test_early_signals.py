@@ -321,9 +321,8 @@ def test_the_same_in_a_job_of_slurm(each_slurm, job, tmp_path, flavour, hosts, u
 @pytest.mark.parametrize("each_slurm", ["slurm"], indirect=True)  # as above on both; torch is dear
 def test_a_training_in_a_job_of_slurm_that_is_asked_before_its_loop_saves_in_its_loop(each_slurm, job, tmp_path):
     number = job(2, *LAUNCH, "--flavour", "srun", "-n", "2", "env", "OMP_NUM_THREADS=1", sys.executable, "-c", TRAIN)
-    process.wait_until(
-        lambda: (tmp_path / "out").exists() and "up\nup\n" in (tmp_path / "out").read_text(), 30, "ranks"
-    )
+    out = tmp_path / "out"
+    process.wait_until(lambda: out.exists() and "up\nup\n" in out.read_text(), 30, "ranks")
     time.sleep(0.5)
     for name in ("USR1", "USR2"):
         each_slurm.run(["scancel", f"--signal={name}", number])

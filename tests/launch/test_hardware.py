@@ -123,20 +123,15 @@ def those(*rows):
 
 
 FIRST, SECOND = f"device 0 ({H100})", f"device 1 ({H100})"
+NO_COUNTERS = dict.fromkeys(("0.power", "0.energy", "0.ecc", "0.memory", "0.reasons"))
+BARE = those(card(0, "power", "joules", "errors", "memory", "memory_total") | {"why": []}, card(1))
 BOTH, SELDOM = those(card(0), card(1)), 12  # samples between two tries
 NVML = {
     "all figures in their units": [
         ({}, 1, BOTH, []),
         ({"0.xid": 79}, 2, those(card(0, xids=1), card(1)), [f"{FIRST} reports Xid 79"]),
     ],
-    "a card without counters says so once": [
-        (
-            dict.fromkeys(("0.power", "0.energy", "0.ecc", "0.memory", "0.reasons")),
-            3,
-            those(card(0, "power", "joules", "errors", "memory", "memory_total") | {"why": []}, card(1)),
-            [f"{FIRST} has no counter of power or energy"],
-        ),
-    ],
+    "a card without counters says so once": [(NO_COUNTERS, 3, BARE, [f"{FIRST} has no counter of power or energy"])],
     "one that vanishes leaves the other": [({"1.fails": GPU_IS_LOST}, 30, those(card(0)), [f"{SECOND} is lost"])],
     "one that comes back is read again, and its Xid is kept": [
         ({"0.fails": UNKNOWN}, 5, those(card(1)), [f"{FIRST} answers no more (NVML returns 999)"]),
@@ -269,27 +264,21 @@ def intel_card(driver):
 INTEL_ROW = {"id": "0", "name": "Intel", "given": True, "now": {"clock": 1550.0}, "why": ["power cap"]}
 INTEL_ROWS = those(INTEL_ROW | {"count": {"joules": 5000.0}})
 AMD_CARD = amd_card(2, "0000:05:00.0", 750_000_000)
+NO_CARD = {path: None for path in AMD_CARD if not path.endswith("vendor")}
 CRAY = {"power": "612 W", "energy": "98765432 J", "accel0_power": "345 W", "accel0_energy": "45678 J"}
 CRAY |= {"accel1_power": "90 W", "accel1_energy": "45 J"}
 CRAY = {f"cray/pm_counters/{name}": f"{text} 1763942400123456 us" for name, text in CRAY.items()}
+ACCELERATOR = {"name": "accelerator", "given": False, "why": []}
 ACCELERATORS = those(
-    *(
-        {"id": f"accel{place}", "name": "accelerator", "given": False, "now": {"power": power}, "why": []}
-        | {"count": {"joules": joules}}
-        for place, power, joules in ((0, 345.0, 45678.0), (1, 90.0, 45.0))
-    )
+    {"id": "accel0", "now": {"power": 345.0}, "count": {"joules": 45678.0}, **ACCELERATOR},
+    {"id": "accel1", "now": {"power": 90.0}, "count": {"joules": 45.0}, **ACCELERATOR},
 )
 BOTH_AMD = those(amd_row(0, 750.0), amd_row(1, 140.0))
 BOARD = {"class/drm/card0/device/vendor": "0x1a03", "class/drm/card1-DP-1/status": "disconnected"}  # and its screen
 FILES = {
     "AMD, in the order of the bus": [
         ({**AMD_CARD, **amd_card(1, "0000:26:00.0", 140_000_000), **BOARD}, 1, BOTH_AMD, []),
-        (
-            {path: None for path in AMD_CARD if not path.endswith("vendor")},
-            5,
-            those(amd_row(1, 140.0)),
-            [f"device 0 ({MI300X}) has gone: its files cannot be read"],
-        ),
+        (NO_CARD, 5, those(amd_row(1, 140.0)), [f"device 0 ({MI300X}) has gone: its files cannot be read"]),
         (AMD_CARD, SELDOM, ANY, [f"device 0 ({MI300X}) is back"]),
         ({}, 1, BOTH_AMD, []),
     ],
@@ -414,16 +403,11 @@ def test_a_source_that_raises_leaves_the_others(monkeypatch):
 
 
 def report(at, span=30.0, *, cards=(), problems=()):
-    devices = [
-        messages.DeviceFigures(
-            id=str(place),
-            name="H100",
-            given=fields.pop("given", True),
-            throttled=list(fields.pop("throttled", {}).items()),
-            figures=[(name, value, value, value) for name, value in fields.items()],
-        )
-        for place, fields in enumerate(map(dict, cards))
-    ]
+    devices = []
+    for place, fields in enumerate(map(dict, cards)):
+        row = {"given": fields.pop("given", True), "throttled": list(fields.pop("throttled", {}).items())}
+        row["figures"] = [(name, value, value, value) for name, value in fields.items()]
+        devices.append(messages.DeviceFigures(id=str(place), name="H100", **row))
     host = [("cpu", 60.0, 60.0, 60.0), ("memory", 1e9, 1e9, 1e9)]
     return messages.Hardware(at=at, span=span, devices=devices, host=host, problems=list(problems))
 
@@ -657,20 +641,15 @@ NO_MORE = "device {} of NVML has not answered for 2 s, and is read no more"
 def test_a_driver_that_answers_no_more_holds_nobody(launch, clean_env, nvml_library, cards, tmp_path, survivors):
     put(cards(2), {"stuck": ""})
     _, facts = run_with_cards(launch, clean_env, nvml_library, tmp_path, 1)
-    assert missing_of_nvml(facts) == [
-        ONCE.format(0),
-        NO_MORE.format(0),
-        "NVML has not answered for 2 s, and is read no more",
-    ]
+    none = "NVML has not answered for 2 s, and is read no more"
+    assert missing_of_nvml(facts) == [ONCE.format(0), NO_MORE.format(0), none]
     (host,) = facts["hosts"].values()
     assert host["memory"][0] > 1e6  # the others are still read
     assert not samplers(survivors)
 
 
 @pytest.mark.slow
-def test_one_card_that_holds_its_driver_leaves_the_figures_of_the_others(
-    launch, clean_env, nvml_library, cards, tmp_path
-):
+def test_a_card_that_holds_its_driver_leaves_the_figures_of_others(launch, clean_env, nvml_library, cards, tmp_path):
     folder = cards(2)
     put(folder, {"1.stuck.once": ""})
     kept, facts = run_with_cards(launch, clean_env, nvml_library, tmp_path, 1)
@@ -725,17 +704,15 @@ def three_with_cards(make_hosts, nvml_library, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["ssh", "mpich", "openmpi"])
-def test_rows_of_every_host_reach_one_record_and_a_killed_agent_leaves_no_sampler(
-    way, three_with_cards, clean_env, home, tag, survivors, tmp_path
-):
+def test_rows_of_every_host_reach_one_record(way, three_with_cards, clean_env, home, tag, survivors, tmp_path):
+    """And a killed agent leaves no sampler."""
     hosts, folder_of = three_with_cards
     if way == "ssh":
         env = {**clean_env, "PYTHONPATH": SRC, "EZPZ_SSH": shlex.quote(str(hosts.rsh)), "EZPZ_NGPU_PER_HOST": "0"}
     else:
         flavour = flavours.Flavour(way, home, tag)
         require(way, flavour.problem())
-        rsh = {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": hosts.rsh, "PRTE_MCA_plm_ssh_agent": hosts.rsh}
-        env = flavour.env(**{name: str(value) for name, value in rsh.items()})
+        env = flavour.env(**flavours.remote(hosts))
     env = {**env, "EZPZ_HARDWARE": "0.5", "XDG_STATE_HOME": str(tmp_path / "state")}
     line = [sys.executable, "-m", "ezpz.launch", "--hosts", ",".join(NODES), "--ppn", "2", *UNTIL_GO]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -837,7 +814,7 @@ Path("began").write_text(str(time.time()))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["local", "ssh"])
-def test_the_next_attempt_begins_when_the_memory_of_a_device_is_free(
+def test_the_next_attempt_waits_for_the_memory_of_a_device(
     make_hosts, clean_env, nvml_library, cards, tmp_path, flavour
 ):
     """A process with the variables of an earlier attempt, which a card names for 4 s, stands for one that ends late."""
@@ -863,9 +840,8 @@ def test_the_next_attempt_begins_when_the_memory_of_a_device_is_free(
         answer(folder, 0, pid=late.pid)
         (here / "planted").touch()
         record = tmp_path / "state"
-        wait_until(
-            lambda: '"decision"' in "".join(each.read_text() for each in record.glob("**/run.json")), 60, "a decision"
-        )
+        records = lambda: "".join(each.read_text() for each in record.glob("**/run.json"))  # noqa: E731
+        wait_until(lambda: '"decision"' in records(), 60, "a decision")
         time.sleep(4)
         assert not (here / "began").exists()
         freed = time.time()
@@ -875,6 +851,5 @@ def test_the_next_attempt_begins_when_the_memory_of_a_device_is_free(
     told = run.communicate(timeout=60)[1]
     assert run.returncode == 0, told
     assert float((here / "began").read_text()) >= freed
-    assert re.search(
-        r"the ranks on \S+ have waited \d+\.\d s for memory of devices that an earlier attempt held", told
-    ), told
+    waited = r"the ranks on \S+ have waited \d+\.\d s for memory of devices that an earlier attempt held"
+    assert re.search(waited, told), told

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,9 +94,8 @@ def lab(make_hosts, environ, tmp_path):
 @pytest.mark.slow
 def test_faults_of_one_host_of_three_are_named_before_a_rank_begins(lab, tmp_path):
     healthy = lab.launch()
-    assert (healthy.returncode, sorted(healthy.stdout.splitlines())) == (0, ["rank 0", "rank 1", "rank 2"]), (
-        healthy.stderr
-    )
+    assert healthy.returncode == 0, healthy.stderr
+    assert sorted(healthy.stdout.splitlines()) == ["rank 0", "rank 1", "rank 2"]
     assert words(healthy) == ""
     check = record(lab.state)["check"]
     assert (check["level"], check["origin"], check["answered"], check["notes"]) == ("fast", "default", 3, [])
@@ -122,10 +120,9 @@ def test_faults_of_one_host_of_three_are_named_before_a_rank_begins(lab, tmp_pat
     (sub / "train.py").write_text(PROGRAM)
     done = lab.launch(lab.python, "sub/train.py", fault=f"mount --bind {empty} {sub}")
     assert (done.returncode, done.stdout) == (125, "")
-    assert words(done) == (
-        "ezpz: cannot start: cannot read sub/train.py on n02 (from the command line): No such file or directory; "
-        "expected a script that every host has. Check the path, or leave n02 out: `--exclude n02`; no rank has begun"
-    )
+    lacks = "cannot read sub/train.py on n02 (from the command line): No such file or directory"
+    advice = "expected a script that every host has. Check the path, or leave n02 out: `--exclude n02`"
+    assert words(done) == f"ezpz: cannot start: {lacks}; {advice}; no rank has begun"
     assert record(lab.state)["check"]["refused"].startswith("cannot read sub/train.py on n02")
 
     # The working folder is.
@@ -146,10 +143,8 @@ def test_faults_of_one_host_of_three_are_named_before_a_rank_begins(lab, tmp_pat
 
     done = lab.launch(GLOO_SOCKET_IFNAME="ib7")
     assert done.returncode == 0
-    assert words(done) == (
-        "ezpz: note: GLOO_SOCKET_IFNAME=ib7 names no interface on n01, n02, n03; there are lo, eth0. "
-        "Run `unset GLOO_SOCKET_IFNAME`"
-    )
+    none = "names no interface on n01, n02, n03; there are lo, eth0. Run `unset GLOO_SOCKET_IFNAME`"
+    assert words(done) == f"ezpz: note: GLOO_SOCKET_IFNAME=ib7 {none}"
 
 
 @pytest.mark.slow
@@ -178,11 +173,8 @@ def test_an_address_where_ranks_cannot_meet_is_refused(lab):
     assert done.returncode == 2
     assert "no host reaches 198.51.100.9 (from MASTER_ADDR), where the ranks meet: on n02, Network is un" in words(done)
     for name in ("n02", "n03"):  # a route where nobody answers
-        ip_inside(
-            lab.hosts[name].namespace,
-            "route add 198.51.100.0/24 dev eth0",
-            "neigh add 198.51.100.9 dev eth0 lladdr 02:00:00:00:00:77",
-        )
+        nobody = "neigh add 198.51.100.9 dev eth0 lladdr 02:00:00:00:00:77"
+        ip_inside(lab.hosts[name].namespace, "route add 198.51.100.0/24 dev eth0", nobody)
     done = lab.launch("true", MASTER_ADDR="198.51.100.9")
     assert done.returncode == 2
     assert "on n02, no answer within 1.5 s" in words(done)
@@ -209,9 +201,8 @@ def test_mpich_starts_agents_that_look_in_the_same_way(lab, more, mpich, tmp_pat
     assert (done.returncode, words(done), len(done.stdout.splitlines())) == (0, "", 3)
     assert record(lab.state)["check"]["answered"] == 3
     done = lab.launch("--flavour", "mpich", *more, lab.python, "sub/train.py", fault=fault, on="n03")
-    assert (done.returncode, record(lab.state)["blames"]) == (
-        125, {"n03": "it cannot read sub/train.py (No such file or directory)"},
-    )  # fmt: skip
+    blames = {"n03": "it cannot read sub/train.py (No such file or directory)"}
+    assert (done.returncode, record(lab.state)["blames"]) == (125, blames)
     assert "cannot start: cannot read sub/train.py on n03 (from the command line): No such file" in words(done)
     done = lab.launch("--flavour", "mpich", *more, "true", MASTER_ADDR="198.51.100.7")
     assert done.returncode == 2
@@ -311,18 +302,10 @@ def test_the_administrators_default_gives_way_to_the_option(environ, tmp_path):
 
 
 def test_the_script_of_a_command_is_known(subtests):
-    for command, script in [
-        ("python3 train.py --lr 1", "train.py"),
-        ("python -u -W ignore -Xdev a/b.py", "a/b.py"),
-        ("/usr/bin/python3.12 -X dev -O x", "x"),
-        ("python3 -m train", ""),
-        ("python3 -c 1", ""),
-        ("python3 -", ""),
-        ("python3", ""),
-        ("./train.py", ""),
-        ("pythonic train.py", ""),
-        ("", ""),
-    ]:
+    scripts = {"python3 train.py --lr 1": "train.py", "python -u -W ignore -Xdev a/b.py": "a/b.py"}
+    scripts |= {"/usr/bin/python3.12 -X dev -O x": "x"}
+    none = "python3 -m train", "python3 -c 1", "python3 -", "python3", "./train.py", "pythonic train.py", ""
+    for command, script in {**scripts, **dict.fromkeys(none, "")}.items():
         with subtests.test(command):
             assert script_of(command.split()) == script
 
@@ -374,14 +357,9 @@ def test_two_names_of_a_machine_do_not_share_its_devices_unasked():
         )
 
 
-def test_nothing_more_is_imported_by_a_look(clean_env):
+def test_nothing_more_is_imported_by_a_look(run_cli):
     code = "import sys, ezpz.launch.host.look, ezpz.launch.run.preflight; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {SRC!r}); {code}"],
-        env=clean_env,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_cli([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {SRC!r}); {code}"])
+    assert done.returncode == 0, done.stderr
     heavy = {"typing", "subprocess", "threading", "json", "tomllib", "importlib.metadata", "torch"}
     assert not heavy & set(done.stdout.split())

@@ -275,24 +275,20 @@ def test_an_agent_sums_up_its_ranks():
         savers.hear(ends[rank][0], SimpleNamespace(rank=rank), messages.Leaves(step=30))
         assert reports[-1].left == is_whole
     savers.hear(ends[0][0], SimpleNamespace(rank=0), messages.SaveAnswer(number=1, step=20, armed=1, pace=0.5))
-    savers.hear(
-        ends[1][0], SimpleNamespace(rank=1), messages.SaveAnswer(number=0, step=99, armed=0, pace=0.5)
-    )  # of another request
+    of_another_request = messages.SaveAnswer(number=0, step=99, armed=0, pace=0.5)
+    savers.hear(ends[1][0], SimpleNamespace(rank=1), of_another_request)
     assert not [each for each in reports if isinstance(each, messages.SaveAnswered)]
     savers.forget(ends[1][0])  # it has ended: nothing is expected of it
     assert reports[-1] == messages.SaveAnswered(number=1, step=20, armed=True, pace=0.5)
-    for pair in ends:
-        for end in pair:
-            end.close()
+    for end in (end for pair in ends for end in pair):
+        end.close()
 
 
 def test_slow_steps_are_told(monkeypatch):
-    reports, savers = [], None
+    reports = []
     savers = HostSavers(reports)
-    now = [1000.0]
-    monkeypatch.setattr("ezpz.launch.host.savers.time.monotonic", lambda: now[0])
-    for step, at in ((1, 0), (2, 1), (3, 2), (4, 42)):
-        now[0] = 1000.0 + at
+    for step, at in ((1, 1000.0), (2, 1001.0), (3, 1002.0), (4, 1042.0)):
+        monkeypatch.setattr("ezpz.launch.host.savers.time.monotonic", lambda at=at: at)
         savers.came_to(0, step)
     assert [each.pace for each in reports] == [40.0]
 
@@ -310,6 +306,7 @@ def job(env, tmp_path, seconds, slots=8):
 
 def job_of_a_chain(env, folder, chain):
     """Return the environment of the only job of a chain."""
+    chain.mkdir()
     (chain / "chain.json").write_text(json.dumps({"file": "job", "ids": [], "jobs": 1, "queued_at_once": False}))
     return {**job(env, folder, 3000), "EZPZ_CHAIN": str(chain)}
 
@@ -390,11 +387,9 @@ def test_without_a_job_or_where_it_is_switched_off_nothing_is_said_or_asked(laun
 
 @pytest.mark.slow
 def test_save_goes_on_and_stop_ends_and_either_file_is_removed(start_launch, clean_env, tmp_path):
-    chain = tmp_path / "chain"
-    chain.mkdir()
-    logs = tmp_path / "logs"
-    line = ["--log-dir", logs, "-n", "2", sys.executable, SCRIPT]
-    run = start_launch(*line, env=job_of_a_chain(clean_env, tmp_path, chain))
+    logs, chain = tmp_path / "logs", tmp_path / "chain"
+    env = job_of_a_chain(clean_env, tmp_path, chain)
+    run = start_launch("--log-dir", logs, "-n", "2", sys.executable, SCRIPT, env=env)
     process.wait_until((logs / "run.json").exists, 60, "the launch")
     (chain / "SAVE").touch()
     process.wait_until(lambda: not (chain / "SAVE").exists(), 60, "the save")
@@ -416,7 +411,6 @@ def test_save_goes_on_and_stop_ends_and_either_file_is_removed(start_launch, cle
 @pytest.mark.slow
 def test_a_rank_that_gives_no_heartbeat_keeps_no_other_from_working(start_launch, clean_env, tmp_path):
     logs, chain = tmp_path / "logs", tmp_path / "chain"
-    chain.mkdir()
     env = {**job_of_a_chain(clean_env, tmp_path, chain), "DEAF_RANKS": "1"}
     run = start_launch("--log-dir", logs, "-n", "2", sys.executable, SCRIPT, env=env)
     process.wait_until((logs / "run.json").exists, 60, "the launch")

@@ -125,10 +125,10 @@ class Agent:
             for fd in ends:
                 os.close(fd)
 
-    def run(self, texts, size, most):
+    def run(self, texts, size, most, wanted=0):
         """Pass all on to a reader of so many bytes at a time; return both streams, and the lines of each writer."""
         threads = self.write(texts, size)
-        wanted = sum(map(len, texts.values()))
+        wanted = wanted or sum(map(len, texts.values()))
         now = 0.0
         deadline = time.monotonic() + 250
         while sum(map(len, self.came)) < wanted:
@@ -183,15 +183,8 @@ def test_a_log_and_labels_are_as_without_slots(tmp_path):
     assert (agent.lent, (tmp_path / "rank-0.log").read_bytes()) == (0, text)
     agent.close()
     agent = Agent(forked(), label=True)
-    threads = agent.write({(0, 1): text}, 300_000)
     labelled = b"".join(b"[0]: " + line for line in text.splitlines(True))
-    deadline = time.monotonic() + 250
-    while len(agent.came[0]) < len(labelled):
-        assert time.monotonic() < deadline, "bytes are missing"
-        agent.turn(0.0)
-        agent.receive(1 << 20)
-    for thread in threads:
-        thread.join(200)
+    agent.run({(0, 1): text}, 300_000, 1 << 20, len(labelled))
     assert agent.came[0] == labelled
     assert agent.lent
     assert all_are_free(agent.slots)
@@ -267,9 +260,8 @@ def test_what_an_agent_lent_before_it_was_killed_arrives():
         end.close()
     came = []
     wait_until(lambda: came.extend(control.read()) or not control.open_outputs, 5, "its end", every=0.01)
-    assert [bytes(item.data) for item in came if isinstance(item, Piece)] == [
-        b"%d\n" % slot * 1000 for slot in range(SLOTS)
-    ]
+    came = [bytes(item.data) for item in came if isinstance(item, Piece)]
+    assert came == [b"%d\n" % slot * 1000 for slot in range(SLOTS)]
     control.close()
 
 
@@ -329,21 +321,11 @@ def test_an_agent_of_this_host_gets_memory_and_one_behind_tcp_none(way, monkeypa
 
 
 def test_a_frame_that_names_no_part_of_a_slot_ends_the_connection(subtests):
-    for content in [
-        b"0 1 %d 5\n" % SLOTS,
-        b"0 1 -1 5\n",
-        b"0 1 0 0\n",
-        b"0 1 0 %d\n" % (SLOT_SIZE + 1),
-        b"0 3 0 5\n",
-        b"0 1 0 5 6\n",
-        b"0 1 0 5\nand more",
-    ]:
+    of_none = b"0 1 %d 5\n" % SLOTS, b"0 1 -1 5\n", b"0 1 0 0\n", b"0 1 0 %d\n" % (SLOT_SIZE + 1)
+    for content in (*of_none, b"0 3 0 5\n", b"0 1 0 5 6\n", b"0 1 0 5\nand more"):
         with subtests.test(content), pytest.raises(MalformedMessage):
             Piece.decode(memoryview(content), Slots.inherited())
-
-
-def test_without_slots_none_can_be_named():
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(MalformedMessage):  # where there are no slots
         Piece.decode(memoryview(b"0 1 0 5\n"))
 
 

@@ -30,10 +30,8 @@ while fd < 1050:
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system's shims stay awake"),
-]
+AWAKE = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system's shims stay awake")
+pytestmark = [pytest.mark.slow, AWAKE]
 
 
 class Agent:
@@ -101,6 +99,11 @@ def asleep(run, agent):
     return int(pid), int(holder)
 
 
+def leave(run, agent, code):
+    agent.order(messages.Leave(code=code))
+    assert run.wait(200) == code
+
+
 def program(pid):
     return Path(proc.link(pid, "exe")).name
 
@@ -119,8 +122,7 @@ def test_a_shim_that_sleeps_holds_little_and_leaves_with_the_code_it_is_given(st
     assert private_memory(run.pid) + private_memory(holder) <= 1536  # 2.5 MB a bare Python, 4.4 MB the shim awake
     os.kill(pid, signal.SIGKILL)
     lab.wait_until(lambda: proc.wait_status(pid) == signal.SIGKILL, 10, "the zombie of the rank")
-    agent.order(messages.Leave(code=9))
-    assert run.wait(200) == 9
+    leave(run, agent, 9)
 
 
 def test_a_shim_may_inherit_more_descriptors_than_select_takes(start_shim):
@@ -131,8 +133,7 @@ def test_a_shim_may_inherit_more_descriptors_than_select_takes(start_shim):
     agent.order(messages.Signal(number=signal.SIGUSR2))  # the shim waits for orders as one that is awake
     agent.order(messages.HandOver())
     assert agent.hear()[0] == "over"
-    agent.order(messages.Leave(code=9))
-    assert run.wait(200) == 9
+    leave(run, agent, 9)
 
 
 def test_a_signal_to_a_shim_that_sleeps_is_told_each_time_and_ends_nothing(start_shim):
@@ -142,8 +143,7 @@ def test_a_signal_to_a_shim_that_sleeps_is_told_each_time_and_ends_nothing(start
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGTERM):
         os.kill(run.pid, number)
         assert agent.hear() == ["passed", str(int(number))]
-    agent.order(messages.Leave(code=0))
-    assert run.wait(200) == 0
+    leave(run, agent, 0)
 
 
 def test_signals_that_come_before_the_shim_sleeps_are_told_too(start_shim):
@@ -157,16 +157,14 @@ def test_signals_that_come_before_the_shim_sleeps_are_told_too(start_shim):
     os.kill(run.pid, signal.SIGUSR1)
     agent.order(messages.Sleep())
     assert agent.hear() == ["passed", "10"]
-    agent.order(messages.Leave(code=0))
-    assert run.wait(200) == 0
+    leave(run, agent, 0)
 
 
 def test_a_shim_that_never_slept_leaves_as_well(start_shim):
     run, agent = start_shim("true")
     agent.order(messages.HandOver())
     assert agent.hear()[0] == "over"
-    agent.order(messages.Leave(code=4))
-    assert run.wait(200) == 4
+    leave(run, agent, 4)
 
 
 def test_a_shim_wakes_to_find_out_how_its_rank_ended(start_shim):
@@ -242,8 +240,7 @@ def test_each_shell_sleeps_alike(shell, tmp_path):
     agent.order(messages.Tidy())
     if first:
         lab.wait_until(lambda: proc.stat(zombie) is None, 10, "the end of a zombie")
-    agent.order(messages.Leave(code=5))
-    assert run.wait(200) == 5
+    leave(run, agent, 5)
     agent.close()
     for ends in (Agent.close, lambda agent: agent.order(messages.Wake())):
         run, agent = start()

@@ -119,9 +119,7 @@ open("saved." + str(len(came)), "w").close()
 """
 
 
-def test_a_rank_that_ends_sooner_of_slurms_signal_is_no_failure_that_hurries_the_others(
-    slurm_by_groups, clean_env, tmp_path
-):
+def test_a_rank_that_ends_sooner_of_slurms_signal_hurries_no_other(slurm_by_groups, clean_env, tmp_path):
     (tmp_path / "rank.py").write_text(TWO_SPEEDS)
     line = f"exec {sys.executable} -m ezpz.launch --flavour srun -n 2 {sys.executable} rank.py"
     slurm = slurm_by_groups
