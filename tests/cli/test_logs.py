@@ -25,12 +25,7 @@ def env(clean_env, tmp_path):
 
 @pytest.fixture
 def logs(env, tmp_path):
-    def run(*words):
-        return subprocess.run(
-            [*LOGS, *words], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-        )
-
-    return run
+    return lambda *words: process.run([*LOGS, *words], env, cwd=tmp_path)
 
 
 @pytest.fixture
@@ -80,20 +75,13 @@ def test_then_the_output_of_the_job_then_the_last_words(logs, env, launch, tmp_p
     assert done.stdout == b"all of it\n\xff\n"
 
 
-def test_nothing_kept_is_one_line_that_says_what_to_type(logs, launch):
+def test_nothing_kept_and_an_unknown_name_are_one_line(logs, launch):
     launch(state="finished")
-    done = logs()
-    assert done.returncode == 2
+    done, unknown = logs(), logs("nowhere")
+    assert (done.returncode, unknown.returncode, done.stderr.count("\n")) == (2, 2, 1)
     assert "no output of launch 5f3a90c2 (job 12.head) is kept" in done.stderr
     assert "--log-dir" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_an_unknown_name_is_one_line(logs, launch):
-    launch(state="finished")
-    done = logs("nowhere")
-    assert done.returncode == 2
-    assert "no launch 'nowhere'" in done.stderr
+    assert "no launch 'nowhere'" in unknown.stderr
 
 
 def test_it_follows_a_log_that_is_not_there_yet_is_cut_off_and_ends(env, launch, tmp_path):

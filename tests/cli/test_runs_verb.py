@@ -89,13 +89,8 @@ def test_on_a_terminal_other_columns_make_room_for_the_name_that_one_has_to_type
 def test_runs_are_listed_the_newest_last_with_what_people_ask_for(make_run, capsys):
     times = {"started": "2026-11-20T16:20:01+00:00", "ended": "2026-11-20T16:25:01+00:00"}
     make_run("outputs/train/2", [{"loss": 3.0 - n / 10, "tps": 1000.0} for n in range(10)], **times)
-    make_run(
-        "outputs/train/1",
-        [{"train/loss": "NaN", "dt": 0.5}],
-        started="2026-11-19T16:20:01+00:00",
-        state="failed",
-        cause="ValueError: x",
-    )
+    failed = {"started": "2026-11-19T16:20:01+00:00", "state": "failed", "cause": "ValueError: x"}
+    make_run("outputs/train/1", [{"train/loss": "NaN", "dt": 0.5}], **failed)
     found = listed(capsys=capsys)
     assert [each["run"] for each in found] == ["train/1", "train/2"]
     assert [each["state"] for each in found] == ["failed", "finished"]

@@ -127,23 +127,9 @@ def test_what_fits_without_room_for_the_allocator_fits_only_just(subtests):
         with subtests.test(str(memory)):
             world = imagine(8, 0, 8, {})
             kinds = dict.fromkeys(("parameters", "gradients", "optimizer", "buffers"), 0)
-            told = {
-                "rank": 0,
-                "world_size": 8,
-                "peak": 31 * GB,
-                "before": 0,
-                "allocator": None,
-                "steps": 2,
-                "when": "",
-                "resident": 1,
-            }
-            told |= {
-                "largest": kinds,
-                "at_peak": {**kinds, "other": 31 * GB},
-                "data": False,
-                "made_up": 1,
-                "made_up_at": "a.py:1",
-            }
+            told = {"rank": 0, "world_size": 8, "peak": 31 * GB, "before": 0, "allocator": None, "steps": 2, "when": ""}
+            told |= {"resident": 1, "largest": kinds, "at_peak": {**kinds, "other": 31 * GB}}
+            told |= {"data": False, "made_up": 1, "made_up_at": "a.py:1"}
             lines = text(verdict(told, world, memory * GB))
             assert f"fits in {memory} GB: {words}" in lines
             assert "note: 1 number was asked of tensors without data, first in\n      a.py:1; every one is 1" in lines

@@ -69,14 +69,8 @@ def test_one_site_is_told_whole_in_80_columns(in_process, subtests):
             site = PACKAGED_SITES[name]
             assert max(map(len, done.stdout.splitlines())) <= 80
             joined = "".join(done.stdout.split())
-            for text in (
-                site.source,
-                site.date,
-                site.confidence,
-                f"from {PACKAGED}:",
-                *site.notes,
-                *site.recognise.domains,
-            ):
+            facts = (site.source, site.date, site.confidence, f"from {PACKAGED}:")
+            for text in (*facts, *site.notes, *site.recognise.domains):
                 assert "".join(text.split()) in joined
             for variable, value in site.environment.items():
                 assert f"environment.{variable}={''.join(value.split())}" in joined

@@ -94,13 +94,8 @@ def test_a_bad_argument_is_refused(run_cli):
 
 @pytest.mark.slow
 def test_notes_are_shown_and_reach_the_launcher_and_the_shell(run_cli, clean_env):
-    env = {
-        **clean_env,
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "localhost",
-        "PBS_JOBID": "1",
-        "SLURMD_NODENAME": "x",
-    }
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost", "SLURMD_NODENAME": "x"}
+    env = {**clean_env, **job, "PBS_JOBID": "1"}
     text = run_cli([*EZPZ, "where"], env).stdout
     assert "note        another scheduler's job has set variables too (PBS_JOBID=1)" in text
     env["EZPZ_NGPU_PER_HOST"] = "2"
@@ -143,12 +138,9 @@ def test_a_host_name_with_shell_words_is_refused_and_never_run(run_cli, clean_en
     assert not (tmp_path / "ran").exists()
 
 
-KINDS = ["folder", "missing", "NUL"]
-
-
 def test_an_unusable_node_file_is_one_clear_error(in_process, tmp_path, subtests):
     (tmp_path / "folder").mkdir()
-    for kind in KINDS:
+    for kind in ("folder", "missing", "NUL"):
         with subtests.test(str(kind)):
             done = in_process(["where"], {"PBS_JOBID": "1", "PBS_NODEFILE": kind})
             assert (done.returncode, len(done.stderr.splitlines())) == (125, 1)

@@ -131,13 +131,8 @@ def test_a_step_of_a_heterogeneous_job_knows_its_components():
 def test_an_interactive_shell_inside_a_job_has_all_hosts_of_the_job(subtests):
     for step in ("4294967290", "4294967291", "batch", "interactive", "extern"):
         with subtests.test(step=step):
-            shell = {
-                "SLURM_JOB_ID": "7",
-                "SLURM_JOB_NODELIST": "n[1-2]",
-                "SLURM_STEP_ID": step,
-                "SLURM_STEP_NODELIST": "n1",
-                "SLURM_STEP_NUM_TASKS": "1",
-            }
+            shell = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_STEP_ID": step}
+            shell |= {"SLURM_STEP_NODELIST": "n1", "SLURM_STEP_NUM_TASKS": "1"}
             assert detect(shell, nothing, nothing).hosts == ("n1", "n2")
             assert detect({**shell, "SLURM_STEP_ID": "0"}, nothing, nothing).hosts == ("n1",)
 

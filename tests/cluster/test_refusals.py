@@ -32,17 +32,15 @@ def test_partitions_are_read_with_their_limits():
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
+def test_limits_of_a_partition():
+    for words, expected in (
         ("MaxTime=7-12:30:05 MaxNodes=4 TotalNodes=9 State=UP", (649805, 4, True)),
         ("MaxTime=UNLIMITED MaxNodes=UNLIMITED State=DRAIN", (None, None, False)),
         ("MaxTime=10 MaxNodes=x", (None, None, True)),
-    ],
-)
-def test_limits_of_a_partition(words, expected):
-    queue = partitions(lambda _: f"PartitionName=p Default=NO\n   {words}\n\n").by_name["p"]
-    assert (queue.most_seconds, queue.most_hosts, queue.is_open) == expected
+    ):
+        text = f"PartitionName=p Default=NO\n   {words}\n\n"
+        queue = partitions(lambda _, text=text: text).by_name["p"]
+        assert (queue.most_seconds, queue.most_hosts, queue.is_open) == expected, words
 
 
 def test_queues_of_pbs_are_read_with_their_limits():

@@ -12,6 +12,7 @@ import pytest
 from ezpz.cluster.site import host_names, load, recognise
 from ezpz.cluster.site_shell import BEGIN, END, block, main, write
 from ezpz.errors import MachineError, UsageError
+from lab import process
 from lab.require import require
 
 UTILS = Path(__file__).parents[2] / "src/ezpz/bin/utils.sh"
@@ -143,16 +144,7 @@ def shell(request, tmp_path):
     def run(script):
         emulate = "emulate -L sh\n" if request.param == "zsh" else ""
         text = f"function t {{\n{emulate}set -euo pipefail\n{script}\n}}\nt\n"
-        done = subprocess.run(
-            [*SHELLS[request.param], "-c", text],
-            env={"PATH": os.environ["PATH"]},
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = process.run([*SHELLS[request.param], "-c", text], {"PATH": os.environ["PATH"]}, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
