@@ -190,7 +190,7 @@ class Process:
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
         os.set_blocking(self._answers, False)
-        words = [*words, f"--basetemp={folder}/w{number}"]
+        words = [*words, f"--basetemp={folder}/popen-{number}"]
         line = [sys.executable, __file__, "--worker", str(orders), str(answers), json.dumps(words)]
         with self._output.open("wb") as output:
             self._child = subprocess.Popen(
@@ -443,7 +443,7 @@ def main(jobs, *words):
     begin = time.monotonic()
     os.environ[seed.VARIABLE] = seed.of_the_day()  # one for all workers, past midnight too
     print(f"make test: seed of the day {seed.of_the_day()} (SEED={seed.of_the_day()} draws the same again)", flush=True)
-    folder = tempfile.mkdtemp(prefix="et-")
+    folder = tempfile.mkdtemp(prefix="pytest-")
     words = [*dict.fromkeys(_file(path) for path in paths), "-p", "no:cacheprovider", *options]
     tries = []
     try:
