@@ -74,7 +74,7 @@ print(pid in before, left, survivors.children(), survivors.reap())
 
 
 @pytest.fixture
-def killer(clean_env):
+def killer(clean_env, survivors):
     """Run a program below a process that kills it; return what that found: below it before, left, children."""
 
     def run(program, launch="l1", *, adopt=True, tagged=True):
@@ -83,6 +83,7 @@ def killer(clean_env):
         line = [sys.executable, "-c", KILLER, "adopt" if adopt else "no", launch, "20", sys.executable, "-c", program]
         done = process.run(line, env, timeout=50)
         assert done.returncode == 0, done.stderr
+        assert not survivors()  # at once, and not only when the test ends
         return done.stdout.strip()
 
     return run
