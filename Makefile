@@ -1,6 +1,7 @@
 # make test [K=expression] [JOBS=12] [SEED=s] [ARGS="pytest arguments"]: set up all that is needed, run every test but the
 # trainings, each fault case on one flavour, which the seed draws (the day's, if none is given)
-# make learn [SEED=s]: the tests that train whole networks, and 60 random kills of a training, up to an hour
+# make learn [SEED=s]: the tests that train whole networks, 60 random kills of a training, and all tests marked `dear`, of
+# which `make test` draws a third: up to two hours
 # plain `pytest` in a venv: the quick tests alone    make plain: the same as an ordinary user, in a venv without torch
 # make caught [ONLY=text]: take mends of the history back one by one, and ask the tests whether they notice
 # make check    make bench [ARGS="--markdown --strict"] (--strict: ends with an error where a budget was missed)    make clean
@@ -60,7 +61,7 @@ caught:
 
 learn:
 	@tests/lab/setup venv
-	@EZPZ_SEED=$(SEED) $(BIN)/python -m pytest -m learn $(if $(K),-k "$(K)") $(ARGS)
+	@EZPZ_SEED=$(SEED) $(BIN)/python -m pytest -m 'learn or dear' $(if $(K),-k "$(K)") $(ARGS)
 
 check:
 	@tests/lab/setup venv

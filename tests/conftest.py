@@ -253,6 +253,19 @@ def flavour(request, home, tag):
     return value
 
 
+@pytest.fixture(params=flavours.NAMES if os.environ.get("EZPZ_MATRIX") else ["drawn"])
+def drawn_flavour(request, home, tag):
+    """One MPI flavour, drawn for this test by the seed of the day from those that are here; each in `make matrix`."""
+    if request.param != "drawn":
+        names = [request.param]
+    else:
+        here = [name for name in flavours.NAMES if not flavours.Flavour(name, home, tag).problem()]
+        names = [seed.pick(seed.of_the_day(), request.node.nodeid, here or flavours.NAMES)]
+    value = flavours.Flavour(names[0], home, tag)
+    require(value.name, value.problem())
+    return value
+
+
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory):
     """A headless Chromium, one for the whole run."""

@@ -122,6 +122,7 @@ def test_clean_env_holds_no_leftovers(run_cli, monkeypatch, clean_env, tmp_path)
     assert run_cli(["pwd"]).stdout.strip() == str(tmp_path)
 
 
+@pytest.mark.slow
 def test_survivors_finds_a_child_that_left_session_and_parent(run_cli, survivors, clean_env):
     run_cli(["setsid", "--fork", "sleep", "600"])
     found = process.wait_until(survivors, 5, "the daemon")
@@ -129,6 +130,7 @@ def test_survivors_finds_a_child_that_left_session_and_parent(run_cli, survivors
     process.kill_all(found)
 
 
+@pytest.mark.slow
 def test_a_time_limit_kills_the_group_and_keeps_the_output(run_cli, survivors):
     with pytest.raises(subprocess.TimeoutExpired) as caught:
         run_cli(["bash", "-c", "echo begun; sleep 600 & wait"], timeout=1)
@@ -186,6 +188,7 @@ def test_a_test_that_changes_the_environment_fails(tmp_path):
     assert "3 passed, 1 error" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_test_that_leaves_a_process_behind_fails(tmp_path):
     body = """
         import subprocess

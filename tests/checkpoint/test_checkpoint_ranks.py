@@ -25,6 +25,7 @@ PYTEST = [
 ]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_checkpoints_of_four_ranks_go_on_with_four_two_and_one(run_cli, clean_env, tmp_path):

@@ -158,6 +158,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_script_once(clean_env):
     assert "once" in text
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_memory_under_fsdp_is_what_arithmetic_says(run_cli):
     ranks, layers, width = 16, 8, 1024
@@ -179,6 +180,7 @@ def test_memory_under_fsdp_is_what_arithmetic_says(run_cli):
     assert (answer["hosts"], answer["ranks_per_host"], answer["steps"], answer["notes"]) == (2, 8, 2, [])
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_without_sharding_it_does_not_fit_and_the_table_says_by_how_much(run_cli):
     done = run_cli([*SIMULATE, "-n", "16", "--memory", "100MB", *script("fsdp", "plain", 8, 1024, 4, 1)], timeout=120)
@@ -193,6 +195,7 @@ def test_without_sharding_it_does_not_fit_and_the_table_says_by_how_much(run_cli
     assert "rank 0 of 16 (2 hosts x 8), simulated:" in lines
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="no peak of a process to be had here")
 def test_memory_under_ddp_is_what_two_real_ranks_take(run_cli, clean_env):
@@ -210,6 +213,7 @@ def test_memory_under_ddp_is_what_two_real_ranks_take(run_cli, clean_env):
     assert all(0.97 < each / answer["peak"] < 1.3 for each in grew), (grew, answer)  # gloo and malloc take their own
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_the_last_rank_of_uneven_shards_needs_less(run_cli):
     line = [*SIMULATE, "-n", "3", "--rank", "2", "--json", *script("fsdp", "real", 2, 10, 1, 1)]
@@ -258,6 +262,7 @@ def test_collectives_end_at_once_on_any_rank(run_cli):
     assert "activations and the rest" in done.stdout
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_four_thousand_ranks_with_tensor_parallel_step_in_little_time_and_memory(run_cli):
     line = [*SIMULATE, "-n", "4096", "--ppn", "8", "--memory", "40GB", "--json", *script("llama")]

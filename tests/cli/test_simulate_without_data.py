@@ -38,6 +38,7 @@ def answer(done):
 COUNTED = ("peak", "at_peak", "largest", "when", "steps", "before")
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_a_trainer_needs_the_same_with_and_without_data(simulate, tmp_path):
     train = [sys.executable, "-m", "ezpz.examples.fsdp_tp", "--preset", "debug", "--max_iters", "2", "--no_plots"]
@@ -57,6 +58,7 @@ def test_a_trainer_needs_the_same_with_and_without_data(simulate, tmp_path):
     assert [record["m"]["loss"] for record in journal if "k" not in record] == [1.0 / 512, 1.0 / 512]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "args"), [("fsdp", ("real", 3, 64, 2, 2)), ("collectives", ()), ("fsdp", ("plain", 3, 64, 2, 2))]
@@ -72,6 +74,7 @@ def limited(gigabytes, command):
     return ["sh", "-c", f'ulimit -v {gigabytes * 10**6} && exec "$@"', "sh", *command]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_a_model_larger_than_any_machine_fits_this_one(simulate):
     layers, width = 16, 65536  # 69 billion parameters: 275 GB, and three times that with the optimizer's state

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ezpz.dist.mesh import init_mesh
+from ezpz.dist.meta_init import materialize
 from ezpz.dist.tensor_parallel import llama_plan
 from ezpz.dist.wrap import wrap_model
 from ezpz.errors import UsageError
@@ -37,18 +38,17 @@ def test_recompute_computes_again_and_leaves_all_names_as_they_are():
 def test_a_model_on_meta_gets_the_weights_of_the_seed(wishes):
     mesh = init_mesh(dp_replicate=2 if wishes == "hsdp" else 1, tp=2 if wishes == "tp" else 1)
     with torch.device("meta"):
-        model = Llama(n_layers=2)
+        model, one = Llama(n_layers=2), Llama(n_layers=2)
     strategy = "fsdp" if wishes == "tp" else wishes
     plan = llama_plan() if wishes == "tp" else None
-    model = wrap_model(
-        model, strategy, mesh, "fp32", tp_plan=plan, build=lambda: build(n_layers=2), activation_checkpoint="full"
-    )
+    how = {"build": lambda: build(n_layers=2), "seed": 11}
+    model = wrap_model(model, strategy, mesh, "fp32", tp_plan=plan, activation_checkpoint="full", **how)
     assert not any(tensor.is_meta for tensor in model.state_dict().values())
-    steps = 1 if wishes == "none" else 2
+    materialize(one, **how)  # what one process gets that cuts nothing
     if wishes == "none":
-        assert torch.equal(model.output.weight, build(n_layers=2).output.weight)
+        assert torch.equal(model.output.weight, one.output.weight)
     else:
-        follows(together(model, mesh, steps=steps), alone(steps=steps, n_layers=2))
+        follows(together(model, mesh, steps=2), alone(steps=2, model=one))
 
 
 def test_fsdp_leaves_each_rank_its_share_and_cuts_every_block():

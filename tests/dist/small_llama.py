@@ -111,9 +111,9 @@ def world_mean(value):
     return value.item() / dist.get_world_size()
 
 
-def alone(steps=STEPS, size=BATCH, **sizes):
+def alone(steps=STEPS, size=BATCH, model=None, **sizes):
     """Loss and gradient norm of each step of one process, without anything of ezpz around the model."""
-    model = build(**sizes)
+    model = model or build(**sizes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(steps):
         tokens, labels = batch_of(step, size)

@@ -42,11 +42,13 @@ def ends(run_cli, line, env, case):
     return done
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_a_bare_mpiexec_ends(flavour, run_cli, case):
     ends(run_cli, flavour.command(few(flavour), [flavour.python]), flavour.bare_env(), case)
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ALL if MATRIX else CORE[:1], ids="-".join)
 def test_torchrun_ends(run_cli, clean_env, case):
@@ -62,6 +64,7 @@ def test_our_launcher_ends_with_the_code_of_the_rank_that_failed(run_cli, clean_
     assert "rank 1" in done.stderr.splitlines()[-1] + done.stderr
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("case", ALL if MATRIX else CORE[:2], ids="-".join)
 def test_a_bare_srun_ends(slurm, clean_env, case):
     begin = time.monotonic()
@@ -82,6 +85,7 @@ def test_an_error_of_ours_that_nobody_catches_has_its_own_code_and_no_traceback_
     assert done.stderr.splitlines()[-1].startswith("ezpz.errors.UsageError: ")
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("how", ["raise", "exit"] if MATRIX else ["raise"])
 def test_a_rank_does_not_wait_in_mpi_finalize_for_others(flavour, run_cli, tmp_path, how):
     script = tmp_path / "script.py"

@@ -11,6 +11,7 @@ import pytest
 IN_RANKS = Path(__file__).with_name("in_ranks_outoftree.py")
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(480)
 def test_fsdp2_ddp_and_all_of_set_up_work_on_a_device_outside_torch(hostram, run_cli, clean_env):

@@ -8,6 +8,7 @@ import pytest
 IN_RANKS = Path(__file__).with_name("in_ranks_dropout.py")
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_in_ranks(run_cli, clean_env):

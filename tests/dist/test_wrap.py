@@ -16,6 +16,7 @@ CHOSEN = {
 }
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", CHOSEN)

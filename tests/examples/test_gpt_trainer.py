@@ -34,6 +34,7 @@ def launch(ranks, *words):
     return [sys.executable, "-m", "ezpz.launch", "-n", str(ranks), *program]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_it_passes_the_bigrams_and_writes_by_two_ranks(run_cli, env, tmp_path):
@@ -91,6 +92,7 @@ def test_it_passes_the_bigrams_and_writes_by_two_ranks(run_cli, env, tmp_path):
     assert "step=" not in again.stdout
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("ranks", "which"), [(2, ""), (4, "follows or meta or plain_torch")])
@@ -117,6 +119,7 @@ def final(folder):
     return table.steps[-1], losses[len(table.steps) - 1], list(table.cells["val_loss"].values)
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_killed_and_resumed_it_ends_with_the_loss_of_an_unbroken_run(run_cli, env, tmp_path):
@@ -141,6 +144,7 @@ def test_killed_and_resumed_it_ends_with_the_loss_of_an_unbroken_run(run_cli, en
     assert {row["a"] for row in read_journal(broken / "metrics.jsonl")} == {1, 2}
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_deepspeed_that_is_not_there_is_one_error(run_cli, env, tmp_path):
     (tmp_path / "deepspeed.py").write_text("raise ImportError('none here')")

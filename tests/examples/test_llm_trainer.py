@@ -48,6 +48,7 @@ def test_without_a_file_it_learns_the_language_to_its_entropy(run_cli, env, tmp_
     assert entropy - 0.01 <= loss <= entropy + 0.05
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_without_a_file_it_learns_and_its_lines_are_those_of_its_rows(run_cli, env, tmp_path):
@@ -83,6 +84,7 @@ def train_two_ranks(run_cli, env, folder, *words, steps, tokens):
     return float(loss), float(entropy)
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -100,6 +102,7 @@ def test_inside_ranks(run_cli, env, tmp_path, ranks):
     assert len(re.findall(r"^\d+ passed", done.stdout, re.MULTILINE)) == ranks, done.stdout
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_killed_and_resumed_it_ends_with_the_loss_of_an_unbroken_run(run_cli, env, tmp_path):
@@ -125,6 +128,7 @@ def test_killed_and_resumed_it_ends_with_the_loss_of_an_unbroken_run(run_cli, en
     assert (ends[0]["loss"], ends[0]["val_loss"]) == (ends[1]["loss"], ends[1]["val_loss"])
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_flavours_have_the_parameters_that_are_known(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
@@ -140,6 +144,7 @@ def test_flavours_have_the_parameters_that_are_known(monkeypatch, tmp_path):
         assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_all_trainers_train_and_evaluate(hostram, run_cli, clean_env, tmp_path):

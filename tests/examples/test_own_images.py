@@ -23,6 +23,7 @@ def make(folder):
     return folder
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def kill_rank_0(line, env, folder, after, moment):
     return run.returncode == 137
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_killed_again_and_again_it_ends_with_the_loss_of_an_unbroken_run(run_cli, env, tmp_path):

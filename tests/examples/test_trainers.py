@@ -71,6 +71,7 @@ def check_times(folder, rows):
     assert sum(row["dt"] for row in rows[1:]) <= written[-1] - written[0]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_cnn_learns_the_digits_by_two_ranks(start, tmp_path):
@@ -93,6 +94,7 @@ def test_the_cnn_learns_the_digits_by_two_ranks(start, tmp_path):
         assert dataset["test_acc"].values.tolist() == [row["test_acc"] for row in rows]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_vision_transformer_learns_made_images_by_two_ranks(start):
@@ -108,6 +110,7 @@ def test_the_vision_transformer_learns_made_images_by_two_ranks(start):
     assert record["config"]["parameters"] == 113_738
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_language_model_comes_near_to_the_entropy_by_two_times_two_ranks(start, tmp_path):
@@ -127,6 +130,7 @@ def test_the_language_model_comes_near_to_the_entropy_by_two_times_two_ranks(sta
     assert "random tokens" not in out
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_shortest_trainer_learns(start):
@@ -137,6 +141,7 @@ def test_the_shortest_trainer_learns(start):
     assert record["state"] == "finished"
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_way_to_cut_a_model_in_four_ranks(run_cli, clean_env, tmp_path):
@@ -223,6 +228,7 @@ def test_a_sequence_without_sequence_parallel_need_not_be_cut():
     assert config.max_seq_len == 2048
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_the_seeds_models_are_the_default(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch sets it

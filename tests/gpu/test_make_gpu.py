@@ -60,6 +60,7 @@ def test_an_unknown_case_and_a_missing_folder_are_refused(tmp_path):
     assert "no folder nowhere (from --peers)" in run(tmp_path, "--peers", "nowhere").stderr
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # it runs all tests of `test_on_a_gpu.py`
 def test_the_whole_way_on_a_stand_in(tmp_path):

@@ -3,7 +3,8 @@
 Marks: ``lab`` (hosts in namespaces, Slurm, an MPI flavour, a browser: set here, by the fixtures that a test takes),
 ``slow`` (waits, or costs more than a tenth of a second of CPU and is not all that shows its part: set in the test
 files), ``learn`` (trains whole networks) and ``gpu`` (needs a device: `make gpu`).
-Of a test marked ``few(N)`` the quick run takes the first N cases.
+Of a test marked ``few(N)`` the quick run takes the first N cases. Of those marked ``dear`` the seed of the day draws a
+third for `make test`; whoever names a file or an expression gets all, and `make learn` runs all.
 
     pytest                         neither slow, lab nor learn
     pytest tests                   all but learn, as `make test` runs it; so does naming a folder, a file or a test
@@ -16,6 +17,7 @@ Where torch is not installed, a test that needs it is skipped, all of them in on
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from importlib.util import find_spec
@@ -24,9 +26,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from lab import seed
+
+DRAW = "EZPZ_TEST_DRAW"  # set by `make test`
+
 LAB_FIXTURES = {
     "browser",
     "distribution",
+    "drawn_flavour",
     "flavour",
     "grounds",
     "hosts",
@@ -72,9 +79,15 @@ def choose(config, items):
     chosen = [item for item in items if not any(item.get_closest_marker(name) for name in left_out)]
     if "slow" in left_out:
         chosen = list(_first_cases(chosen))
+    if os.environ.get(DRAW):
+        chosen = [item for item in chosen if not item.get_closest_marker("dear") or _is_drawn(item.nodeid)]
     if len(chosen) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
         items[:] = chosen
+
+
+def _is_drawn(test):
+    return seed.pick(seed.of_the_day(), test, range(3)) == 0
 
 
 def _first_cases(items):

@@ -629,7 +629,7 @@ def test_a_launch_keeps_what_its_devices_did_beside_the_journal(launch, clean_en
     assert facts["devices"] == 2
     assert facts["joules"] == 0  # the stand-in's counter does not move
     (host,) = facts["hosts"].values()
-    assert host["cpu"][0] > 0
+    assert max(host["cpu"]) > 0
     assert math.isclose(sum(row["s"] for row in kept), facts["seconds"], abs_tol=0.1)
 
 

@@ -48,7 +48,7 @@ def test_the_jobs_hosts_are_chosen_in_the_users_order_and_keep_the_schedulers_sp
             "--hosts, --exclude n02.cluster, --nhosts 1",
         ),
     ]:
-        with subtests.test(options):
+        with subtests.test(repr(options)):
             chosen, wanted, _ = select(JOB, LaunchOptions(**options))
             assert chosen.hosts == tuple(f"n{number:02d}.cluster" for number in numbers)
             assert (chosen.slots, chosen.cpus) == (tuple(numbers), tuple(8 * number for number in numbers))
@@ -85,7 +85,7 @@ def test_the_components_whose_hosts_are_named_are_used(subtests):
         (LaunchOptions(hosts=("g2", "head")), ("g2", "head"), (1, 0), (1, 2), (8, 4), (4, 0), 3),
         (LaunchOptions(exclude=("g1",)), ("head",), (0,), (2,), (4,), (0,), 2),
     ]:
-        with subtests.test(options):
+        with subtests.test(repr(options)):
             chosen = select(HETEROGENEOUS, options).allocation
             assert (chosen.hosts, chosen.components) == (hosts, components)
             assert (chosen.slots, chosen.cpus, chosen.devices, chosen.tasks) == (slots, cpus, devices, tasks)
@@ -152,7 +152,7 @@ def test_an_impossible_choice_says_what_there_is(subtests):
         ),
         (HERE, {"nhosts": 2}, "1 from the host name | name more with `--hosts LIST` or `--hostfile FILE`"),
     ]:
-        with subtests.test(options):
+        with subtests.test(repr(options)):
             text = error(allocation, LaunchOptions(**options))
             assert all(word in text for word in words.split(" | ")), text
 
