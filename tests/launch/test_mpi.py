@@ -91,8 +91,9 @@ def test_sigterm_reaches_the_ranks_and_nothing_stays(flavour, start_launch):
 def test_an_ignored_signal_stays_ignored_in_launch_and_its_ranks(flavour, start_launch):
     script = "echo $$; until [ -e go ]; do sleep 0.1; done"
     run = start_launch("-n", "2", "sh", "-c", script, env=flavour.env(), before=lab.ignoring("HUP INT"))
-    pids = [int(run.stdout.readline()) for _ in range(2)]
-    for pid in (run.pid, *pids):
+    told = [run.stdout.readline() for _ in range(2)]
+    assert all(told), run.communicate(timeout=200)[1]
+    for pid in (run.pid, *map(int, told)):
         os.kill(pid, signal.SIGHUP)
         os.kill(pid, signal.SIGINT)
     time.sleep(0.3)
