@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 IN_RANKS = [str(HERE / f"in_ranks_{name}.py") for name in ("mesh", "clip", "materialize")]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_meshes_clipping_and_materialisation_on_four_ranks(run_cli, clean_env):
     pytest_in_rank = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=120"]

@@ -59,6 +59,7 @@ def same(done, expected):
     assert done.stdout.splitlines() == expected
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["chars", "fabric", "accelerate"])
 def test_on_this_host_without_any_mpi(name, torchruns, words, launch, clean_env):
@@ -68,6 +69,7 @@ def test_on_this_host_without_any_mpi(name, torchruns, words, launch, clean_env)
 
 
 # accelerate reads MPI's world size before torchrun's, and every flavour leaves other variables around a rank.
+@pytest.mark.dear
 @pytest.mark.parametrize(
     ("flavour", "name"),
     [("mpich", "ddp"), ("mpich", "fabric"), ("openmpi", "accelerate"), ("openmpi4", "chars"), ("impi", "record")],

@@ -12,6 +12,7 @@ IN_RANKS = Path(__file__).with_name("in_ranks_models.py")
 CHOSEN = {2: "not hsdp and not bf16", 4: "hsdp or heads or bf16 or (llama and tp)"}
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("ranks", CHOSEN)

@@ -16,6 +16,7 @@ ON_CPU = {"OMP_NUM_THREADS": "1", "TORCH_DEVICE": "cpu"}
 IN_RANKS = Path(__file__).with_name("in_ranks_across.py")
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_in_real_ranks(tmp_path, ranks):
@@ -87,6 +88,7 @@ def codes_and_noise(ended):
     return [code for code, _, _ in ended], [stderr for _, _, stderr in ended if stderr.strip()]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(2))
 def test_a_rank_that_is_killed_costs_one_line(tmp_path, attempt):
@@ -99,6 +101,7 @@ def test_a_rank_that_is_killed_costs_one_line(tmp_path, attempt):
     assert ended[2][1] == ""
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(2))
 def test_rank_0_may_end_while_others_go_on(tmp_path, attempt):
@@ -158,6 +161,7 @@ def _busy(case):
         loop.wait()
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.usefixtures("_busy")
 @pytest.mark.parametrize("case", ["together", "busy", "late0", "slow0"])
@@ -171,6 +175,7 @@ def test_a_short_run_is_whole_silent_and_ends_at_once(tmp_path, case):
     assert (m["steps"], m["held"], m["keys"]["loss"]["mean"]) == ([0, 1, 2, 3, 4], [3] * 5, [20.0] * 5)
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["late1", "slow1"])
 def test_rank_0_is_not_held_up_by_a_rank_that_is_behind(tmp_path, case):

@@ -19,6 +19,7 @@ PYTHON = ROOT / ".test" / "hugging_face" / "bin" / "python"
 SOURCES = str(Path(ezpz.__file__).parents[1])
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("ranks", "chosen"), [(2, ""), (4, "not ddp or weigh or count")])
@@ -32,6 +33,7 @@ def test_in_ranks(run_cli, clean_env, ranks, chosen):
     assert done.stdout.count(" passed") == ranks, done.stdout
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_fifty_padded_steps_are_those_of_transformers(tmp_path):

@@ -28,6 +28,7 @@ def env(clean_env):
     return {**clean_env, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("ranks", [1, 2, 4])

@@ -132,6 +132,7 @@ def last_step(folder):
     return max(row["step"] for row in rows if "k" not in row)
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.parametrize("sums", [False, True], ids=["means", "sums"])
 def test_all_ranks_stop_at_the_same_step(run_cli, env, tmp_path, sums):
@@ -147,6 +148,7 @@ def test_all_ranks_stop_at_the_same_step(run_cli, env, tmp_path, sums):
     assert not (tmp_path / "run" / "nan").exists(), told
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_no_checkpoint_is_written_from_after_the_nan(run_cli, env, tmp_path):
     rank, step = FIRST.randrange(2), FIRST.randrange(1, 12)
@@ -158,6 +160,7 @@ def test_no_checkpoint_is_written_from_after_the_nan(run_cli, env, tmp_path):
     assert saved == list(range(2, step + 1, 2))[-3:], told
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_dump_writes_the_batch_and_the_model_of_the_first_rank(run_cli, env, tmp_path, strategy):

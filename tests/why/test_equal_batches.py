@@ -56,6 +56,7 @@ def test_two_ranks_with_the_same_batches_are_named_at_the_end(ended, draw, tmp_p
     assert f"ezpz: ranks {one} and {other} train on identical batches from step 0 on\n" in end.err
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(320)
 @pytest.mark.parametrize("case", ["own", "tensor parallel", "one batch"])
