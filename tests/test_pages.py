@@ -281,6 +281,7 @@ def test_the_page_of_exit_codes_has_those_of_every_help():
     assert "| 0 | the curves agree within numerics, and nothing material is set differently |" in page  # and of two
 
 
+@pytest.mark.slow
 def test_the_page_of_variables_has_every_one_that_the_code_names():
     """And no other, and each once."""
     rows = re.findall(r"^\| (`[^|]*)\|", (DOCS / "variables.md").read_text(encoding="utf-8"), re.MULTILINE)

@@ -84,6 +84,7 @@ def test_nothing_kept_and_an_unknown_name_are_one_line(logs, launch):
     assert "no launch 'nowhere'" in unknown.stderr
 
 
+@pytest.mark.slow
 def test_it_follows_a_log_that_is_not_there_yet_is_cut_off_and_ends(env, launch, tmp_path):
     folder = launch(log_dir=tmp_path / "logs")
     child = subprocess.Popen(

@@ -171,6 +171,7 @@ def test_synchronize_without_torch_returns_without_loading_it(monkeypatch):
     assert "torch" not in sys.modules
 
 
+@pytest.mark.slow
 def test_nothing_else_of_ours_calls_a_devices_module():
     """``torch.cuda.anything`` ends a run on every other device, so it is looked up by name, here and nowhere else."""
     for path in Path(ezpz.__file__).parent.rglob("*.py"):

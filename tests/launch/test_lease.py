@@ -44,6 +44,7 @@ def test_a_lease_is_void_when_its_job_is_over_and_silent_or_after_long(tmp_path)
     assert not second.is_ours()
 
 
+@pytest.mark.slow
 def test_of_many_that_take_a_void_lease_at_once_one_has_it(tmp_path, monkeypatch, subtests):
     def no_link(*_):
         raise OSError(95, "Operation not supported")

@@ -134,6 +134,7 @@ def stamp(seconds, form):
     return time.strftime(form, time.localtime(time.time() + seconds))
 
 
+@pytest.mark.slow
 def test_scontrol_is_asked_in_the_background(command, tmp_path):
     end = stamp(250, "%Y-%m-%dT%H:%M:%S")
     answer = f"JobId=12 JobName=x\n EndTime={end}\n NodeList=n01\n NumNodes=1 NumCPUs=2"

@@ -132,6 +132,7 @@ def test_a_command_that_fails_is_asked_twice(ssh):
     assert calls == [SQUEUE.format("n02")] * 2
 
 
+@pytest.mark.slow
 def test_commands_that_hang_are_cut_and_told(ssh):
     (ssh.bin / "timeout").unlink()
     for name in ("squeue", "qstat"):

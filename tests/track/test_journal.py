@@ -142,6 +142,7 @@ def test_the_last_step_is_found_behind_a_torn_end(tmp_path):
     assert last_row(path) == (8, 1)
 
 
+@pytest.mark.slow
 def test_rows_reach_the_disk_at_most_a_second_late_and_a_silent_journal_asks_nothing(journal, monkeypatch):
     synced = []
     monkeypatch.setattr("os.fsync", lambda _: synced.append(threading.current_thread().name))

@@ -78,6 +78,7 @@ def test_a_value_at_torchs_limit_gets_through(server):
     assert Inbox(keys(server)).take() == [message]
 
 
+@pytest.mark.slow
 def test_a_message_that_was_announced_and_never_sent_holds_nobody_up(server):
     inbox, late, other = Inbox(keys(server)), keys(server), Outbox(keys(server), 2)
     number = late.add("count", 1)

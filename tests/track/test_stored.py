@@ -118,6 +118,7 @@ def test_columns_and_tail_are_the_journal(journal, tail):
         assert shown(counting) == shown(counted(gather(read_journal(folder))))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(journals, st.sampled_from(["cut", "edited", "columns cut", "columns damaged", "other journal"]), st.integers(0))
 def test_what_was_done_to_the_files_by_hand_is_noticed(journal, what, number):

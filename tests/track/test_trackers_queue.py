@@ -202,6 +202,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "what", [("log", "finish"), ("log",), ("threads", "finish"), ("threads",), ("threads", "own")], ids="-".join
@@ -219,6 +220,7 @@ def test_the_process_ends_with_its_own_code_whatever_a_tracker_does(run_python, 
         assert [row["step"] for row in csv.DictReader(file)] == list("01234")
 
 
+@pytest.mark.slow
 def test_the_end_is_bounded_in_a_signal_handler_too(tmp_path):
     env = environ(tmp_path, EZPZ_TRACKER_SECONDS="1.5")
     process = subprocess.Popen(

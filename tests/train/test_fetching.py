@@ -89,6 +89,7 @@ def test_a_bad_mirror_is_followed_by_the_next(known, mirror, tmp_path, kind, rea
     assert names(tmp_path / "second") == []  # neither a part nor a lock
 
 
+@pytest.mark.slow
 def test_mirrors_that_hang_are_left_in_short_time(known, patient, tmp_path):
     known("silent", "stuck", "good")
     patience = patient(attempt=1.0, total=60)

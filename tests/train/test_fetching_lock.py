@@ -53,6 +53,7 @@ def test_a_lock_that_changed_hands_means_that_the_first_holder_is_done(lock):
     assert wait_for_lock(lock) == (None, "n01 4711")
 
 
+@pytest.mark.slow
 def test_a_holder_that_works_is_waited_for_beyond_the_time_of_a_dead_one(lock):
     lock.write_text(marker("n01", 4711, stale=2.0))  # twenty times the pause: a busy machine makes it longer
     over = threading.Event()
@@ -71,6 +72,7 @@ def test_a_holder_that_works_is_waited_for_beyond_the_time_of_a_dead_one(lock):
     thread.join()
 
 
+@pytest.mark.slow
 def test_a_lock_that_nothing_touches_is_taken_over(lock, subtests):
     for content in (marker("n01", 4711, stale=0.3), "", "rubbish", "n01 4711 3"):
         with subtests.test(content=content):

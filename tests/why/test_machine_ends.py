@@ -143,6 +143,7 @@ for step in range(3000):
     assert [cause for cause in end.causes if cause["certainty"] > 1] == []
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", SIGNALS)
 def test_a_signal(ended, draw, python_rank, tmp_path, name):
