@@ -267,7 +267,6 @@ class Run:
         self.jobs, self._words, self._stop_after, self._folder = jobs, words, stop_after, folder
         self.outcomes, self.reasons, self.took, self.failed = {}, Counter(), {}, {}
         self.usage, self._number, self._workers, self._signal = "", 0, [], 0
-        self._crashes = Counter()
         self._least = max(2, min(jobs, (os.cpu_count() or 1) + 1))
 
     def interrupt(self, number, _):
@@ -343,12 +342,14 @@ class Run:
         if worker.code == _USAGE and worker.chosen is None and not self.outcomes:
             self.usage = worker.output()
             return
-        self._crashes[what] += 1
         self._note(what, "failed", text)
         if worker.chosen is not None:
             rest = [test for test in worker.chosen if test not in worker.over and test != worker.begun]
-            if rest:
+            if rest and (worker.begun or worker.over):
                 waiting.insert(0, (rest, worker.place))
+            else:  # it would end so again: each runs alone
+                for test in rest:
+                    self._note(test, "failed", text)
 
     def _note(self, test, outcome, text):
         if outcome == "failed":
