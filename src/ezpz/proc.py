@@ -57,20 +57,6 @@ def stat(pid: int | str) -> Stat | None:
     return parse_stat(read(pid, "stat").decode("utf-8", "replace"))
 
 
-def wait_status(pid: int, release: str = os.uname().release) -> int | None:
-    """Return how a zombie ended, as `os.waitpid` tells its parent; None where the kernel does not tell it for certain.
-
-    It shows 0 to whom it tells nothing, so the same permission is asked for in another way. Before Linux 5.17 it tells
-    of the first thread, which may have ended before another one that ended the process.
-    """
-    fields = read(pid, "stat").rpartition(b")")[2].split()
-    if len(fields) < 50 or fields[0] != b"Z" or not link(pid, "ns/user"):
-        return None
-    status = int(fields[49])
-    numbers = [int(part) for part in release.split(".")[:2] if part.isdigit()]
-    return status if status or numbers >= [5, 17] else None
-
-
 def start_time(pid: int | str) -> str:
     """Return when a process started, in clock ticks since the host did; "" when it is gone or a zombie."""
     fields = stat(pid)

@@ -10,15 +10,16 @@ import pytest
 
 from ezpz.errors import LaunchError
 from ezpz.launch.host import local_socket
-from ezpz.launch.host.connection import Connection, End, connect, pair
+from ezpz.launch.host.connection import Connection, End, LauncherGoneError, connect, is_launcher_gone, pair
 from ezpz.launch.master import Listening
-from ezpz.launch.messages import Done, Lost, Note, Piece, Signal, Up
+from ezpz.launch.messages import ConnectOutput, Done, Lost, Note, OutputTaken, Piece, Signal, Up
 from ezpz.launch.run.control import Control, Report
 from lab.agents import failed, settings
 from lab.process import wait_until
 
 SETTINGS = settings(log_dir="/logs", idle=5.0, by_rank=True)
 LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
+NOWHERE = "255.255.255.255"  # no host has it, and nothing is sent
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
 
 
@@ -67,6 +68,14 @@ def connection(control, request, monkeypatch):
     return made[0]
 
 
+def finish(connection):
+    """Send what waits and the end of the output, as an agent does at its own end."""
+    connection.end_output()
+    while connection.waiting:
+        connection.push()
+        time.sleep(0.001)
+
+
 def test_an_agent_is_let_in_and_told_the_settings(control, connection):
     assert connection.settings == SETTINGS
     assert abs(connection.clock) < 60
@@ -79,7 +88,7 @@ def test_what_it_says_and_shows_arrives_whole(connection, heard):
     big = bytes(range(256)) * 4000
     connection.show(3, 1, big)
     connection.show(3, 2, b"err\n")
-    flush = threading.Thread(target=connection.flush)
+    flush = threading.Thread(target=finish, args=[connection])
     flush.start()
     items = heard(Piece, 2)
     assert Report(1, failed()) in items
@@ -88,7 +97,7 @@ def test_what_it_says_and_shows_arrives_whole(connection, heard):
 
 def test_a_pause_that_begins_between_two_pieces_loses_none(control, connection):
     pieces = [b"%d" % number * 50000 + b"\n" for number in range(100, 180)]
-    sender = threading.Thread(target=lambda: ([connection.show(0, 1, data) for data in pieces], connection.flush()))
+    sender = threading.Thread(target=lambda: ([connection.show(0, 1, data) for data in pieces], finish(connection)))
     sender.start()
     came = []
 
@@ -172,11 +181,60 @@ def test_an_agent_that_is_done_is_not_lost(connection, heard, control):
 
 
 def test_a_launcher_that_cannot_be_reached_is_named():
+    with pytest.raises(
+        LaunchError, match=rf"cannot reach the launcher at port 1 \({NOWHERE}: Network is unreachable\)"
+    ):
+        connect(f"00@1@{NOWHERE}", 0)
+
+
+def test_a_launcher_that_has_ended_is_told_from_one_behind_a_firewall():
+    """On its own host nothing stands between: there a refused port means that it is gone."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    refused = rf"cannot reach the launcher at port {port} \(127.0.0.1: Connection refused\)"
-    with pytest.raises(LaunchError, match=refused):
-        connect(f"00@{port}@127.0.0.1", 0)
+        control = f"00@{free.getsockname()[1]}@127.0.0.1"
+        assert not is_launcher_gone(control)
+    assert is_launcher_gone(control)
+    assert not is_launcher_gone(f"00@1@{NOWHERE}")
+    with pytest.raises(LauncherGoneError, match="has ended"):
+        connect(control, 0)
+
+
+def test_output_goes_on_where_a_cut_connection_ended(control, connection, heard):
+    def show(*numbers):
+        for number in numbers:
+            connection.show(0, 1, b"%d\n" % number)
+
+    show(*range(10))
+    heard(Piece, 5)
+    control.pause(True)  # what is under way when the connection is cut is lost
+    show(*range(10, 20))
+    connection.cut()
+    show(20)
+    again = threading.Thread(target=connection.connect_again)
+    again.start()
+    wait_until(lambda: not (list(control.read()) or again.is_alive()), 5, "another connection", every=0.01)
+    control.pause(False)
+    finish(connection)
+    came = [item.data for item in heard(Piece, 21) if isinstance(item, Piece)]
+    assert came == [b"%d\n" % number for number in range(21)]
+
+    def delivered():
+        list(control.read())
+        for order in connection.orders():
+            assert isinstance(order, OutputTaken)
+            connection.obey(order)
+        return connection.delivered
+
+    wait_until(delivered, 5, "the launcher's word that it has all")
+
+
+def test_an_agent_learns_that_its_output_was_cut_and_is_lost_when_it_does_not_mend_that(control, connection, heard):
+    connection.output.shutdown(socket.SHUT_WR)
+    wait_until(lambda: list(control.read()) is None or control.due(), 5, "the end of the connection", every=0.01)
+    assert list(connection.orders()) == [ConnectOutput()]
+    assert control.open_outputs
+    control.tick(control.due())
+    assert heard(Lost)[-1] == Report(1, Lost())
+    assert not control.open_outputs
 
 
 @contextlib.contextmanager

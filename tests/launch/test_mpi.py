@@ -178,8 +178,8 @@ def test_ranks_of_two_hosts_have_the_users_python_and_the_first_failure_ends_all
 def test_ranks_of_a_host_that_cannot_reach_the_launcher_run_on_and_the_user_is_told(flavour, launch, run_cli, tag):
     env = flavour.env()
     line = launch("-n", "2", "--dry-run", "bash", "-c", f"echo out $RANK; {FAIL_ONE.format('exit 3')}", env=env).stdout
-    # As behind a firewall: nobody listens at port 1.
-    told = {"EZPZ_CONTROL": "00@1@127.0.0.1", "EZPZ_LAUNCH": tag, "EZPZ_SOCKET": f"@{tag}"}
+    # As behind a firewall: no packet comes through to the launcher's host.
+    told = {"EZPZ_CONTROL": "00@1@255.255.255.255", "EZPZ_LAUNCH": tag, "EZPZ_SOCKET": f"@{tag}"}
     done = run_cli(["bash", "-c", line], env={**env, **told})
     assert sorted(done.stdout.splitlines()) == ["out 0", "out 1"]
     assert f"host {os.uname().nodename} is unsupervised: " in done.stderr

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli.elsewhere import ask_elsewhere, host_of, job_of, launch_named, recorded, table_elsewhere, wait_for_end
-from ezpz.cli.running import choose, table
+from ezpz.cli.running import choose, left_behind, left_lines, table
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import EzpzError, UsageError
 from ezpz.files import read_object
@@ -101,11 +101,13 @@ def _check(options: Namespace) -> None:
 
 def _list() -> int:
     running = Index().running()
-    others = _running_elsewhere(running)
+    others, left = _running_elsewhere(running), left_behind(running)
     parts = [table(running)] if running else [f"no launch of yours runs on {os.uname().nodename}"]
+    parts += left_lines(left)
     parts += [f"on other hosts, by their records:\n{table_elsewhere(others)}"] if others else []
-    here = ", `ezpz kill --all` all on this host" if running and others else ", `ezpz kill --all` all" * bool(running)
-    parts += [f"`ezpz kill ID` ends one of them{here}."] if running or others else []
+    any_here = bool(running or left)
+    here = ", `ezpz kill --all` all on this host" if any_here and others else ", `ezpz kill --all` all" * any_here
+    parts += [f"`ezpz kill ID` ends one of them{here}."] if any_here or others else []
     show("\n\n".join(parts))
     return 0
 
@@ -129,14 +131,15 @@ def _began(fields: dict[str, Any]) -> float:
 def _end(options: Namespace) -> int:
     """End what was named; first it is made sure that every name means something."""
     running = Index().running()
+    left_here = left_behind(running)
     elsewhere = bool(options.hosts or options.job)
-    named = {str(entry["launch_id"]): entry for entry in (running if options.all else ())}
+    named = {str(entry["launch_id"]): entry for entry in ((*running, *left_here) if options.all else ())}
     asked: list[dict[str, Any]] = []
     others = recorded(running=True) if options.ids else []
     for typed in options.ids:
         known = launch_named(others, typed)
         word = str(known["launch_id"]) if known else typed
-        entry = choose(running, word)
+        entry = choose([*running, *left_here], word)
         if entry is None and known is not None and not elsewhere and host_of(known) != os.uname().nodename:
             asked.append(known)
             continue

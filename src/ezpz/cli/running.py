@@ -1,4 +1,6 @@
-"""Show this user's running launches on this host as a table, and find one by the beginning of its id."""
+"""Show this user's running launches on this host as a table, find one by the beginning of its id, and find what is left
+of one whose launcher is gone.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +44,36 @@ def choose(running: Sequence[dict[str, Any]], word: str) -> dict[str, Any] | Non
             "expected one. Give more characters."
         )
     return matches[outer[0]] if outer else None
+
+
+def left_behind(running: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the launches of which processes are left on this host although their launcher is gone, as entries of the
+    index: ``launch_id`` and ``pids``.
+
+    Args:
+        running: The launches that run here.
+    """
+    from ezpz.launch.host import process_tree
+    from ezpz.launch.host.connection import is_launcher_gone
+
+    known = {str(entry["launch_id"]) for entry in running}
+    found = []
+    for launch, pids in process_tree.by_launch().items():
+        if launch in known or launch.partition("/")[0] in known:
+            continue
+        control = next(filter(None, (process_tree.variable(pid, "EZPZ_CONTROL") for pid in pids)), "")
+        if control and is_launcher_gone(control):  # else its launcher runs elsewhere
+            found.append({"launch_id": launch, "pids": pids})
+    return found
+
+
+def left_lines(left: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line for each of these launches (`left_behind`), with its processes."""
+    return [
+        f"of launch {entry['launch_id']}, whose launcher is gone, processes are left: "
+        f"{', '.join(map(str, entry['pids']))}; `ezpz kill {entry['launch_id']}` ends them"
+        for entry in left
+    ]
 
 
 def table(running: Sequence[dict[str, Any]]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ezpz.cli import make_verb_parser
 from ezpz.cli.columns import aligned
 from ezpz.cli.elsewhere import host_of, job_of
-from ezpz.cli.running import age
+from ezpz.cli.running import age, left_behind, left_lines
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.my_jobs import my_jobs, scheduler_questions, user_name
 from ezpz.track.launches import launches_folder
@@ -49,11 +49,12 @@ def main(argv: Sequence[str]) -> int:
 def _status(options: Namespace) -> int:
     now = time.time()
     jobs, silent = my_jobs(os.environ, user_name(), scheduler_questions())
-    rows = _rows(jobs, _launches(now), now)
+    rows, running = _rows(jobs, _launches(now), now), _running_here()
+    left = [] if running is None else left_behind(running)
     if options.json:
-        show(json.dumps({"rows": rows, "silent": silent}, indent=2))
+        show(json.dumps({"rows": rows, "silent": silent, "left_behind": left}, indent=2))
         return 0
-    lines = list(_table(rows, now)) if rows else []
+    lines = [*(_table(rows, now) if rows else ()), *map(visible, left_lines(left))]
     lines += [f"not answered within 15 s, or failed: {', '.join(silent)}; its jobs are missing here"] if silent else []
     lines = lines or ["no job and no launch of yours waits, runs or ended within a day"]
     show("\n".join(lines), colors=True)
@@ -216,13 +217,19 @@ def _add_progress(row: dict[str, Any]) -> None:
 
 
 def _lives_here(launch: str) -> bool:
+    running = _running_here()
+    return running is None or any(each.get("launch_id") == launch for each in running)
+
+
+def _running_here() -> list[dict[str, Any]] | None:
+    """Return the launches that run on this host; None where that cannot be told."""
     from ezpz.errors import MachineError
     from ezpz.launch.record import Index
 
     try:
-        return any(each.get("launch_id") == launch for each in Index().running())
+        return Index().running()
     except (MachineError, OSError):
-        return True
+        return None
 
 
 def _command(fields: dict[str, Any]) -> str:

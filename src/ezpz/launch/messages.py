@@ -13,7 +13,8 @@ from shims and ranks, which are on one host and of one user:
     TO_RANKS       agent to rank       ask 1 1 -1
 
 and a `Piece` of output on a connection of its own: ``3 1`` (rank, stream), a newline, and the bytes; or
-``3 1 0 5000`` and a newline for the first 5,000 bytes of slot 0 (`ezpz.launch.shared_slots`). Whatever else arrives is
+``3 1 0 5000`` and a newline for the first 5,000 bytes of slot 0 (`ezpz.launch.shared_slots`); behind the last one comes
+``end 17`` after 17 pieces. Whatever else arrives is
 a `MalformedMessage`, on which the reader closes the connection. Fields that a table lacks are left out.
 """
 
@@ -111,10 +112,13 @@ class Settings(Message):
 
 
 class Welcome(Message):
-    """The launcher's first words on each connection: its clock, by which all times are given, and the settings."""
+    """The launcher's first words on each connection: its clock, by which all times are given, the settings, and how
+    many pieces of the agent's output it has: 0, unless an earlier connection was cut.
+    """
 
     time: float = seconds_field()
     settings: Settings = part_field(Settings)
+    taken: int = number_field(0)
 
 
 # What an agent reports.
@@ -334,9 +338,10 @@ class CollectivesTold(Message):
 
 
 class InputWanted(Message):
-    """Rank 0 runs here, and its stdin may come."""
+    """Rank 0 runs here, and its stdin may come, from this piece on: not the first where a connection was cut."""
 
     kind = "input"
+    taken: int = number_field(0)
 
 
 class InputUnread(Message):
@@ -456,6 +461,19 @@ class Lost(Message):
 
 
 # What the launcher orders; an agent passes some of it on to its shims.
+
+
+class OutputTaken(Message):
+    """The launcher has so many pieces of the agent's output, which need not be kept any longer."""
+
+    kind = "taken"
+    pieces: int = number_field(0)
+
+
+class ConnectOutput(Message):
+    """The connection for output was cut before its end: make it anew."""
+
+    kind = "connect"
 
 
 class TakeStacks(Message):
@@ -688,6 +706,8 @@ ORDERS = _Json(
         TellHardware,
         AskToSave,
         SaveNow,
+        OutputTaken,
+        ConnectOutput,
     ),
 )
 FROM_RANKS = Words(
@@ -732,6 +752,22 @@ class Piece:
         """Return what crosses the connection in place of the first bytes of a slot."""
         return b"%d %d %d %d\n" % (rank, stream, slot, size)
 
+    @staticmethod
+    def encode_end(pieces: int) -> bytes:
+        """Return what crosses the connection behind so many pieces: no more comes."""
+        return b"%b%d\n" % (_END, pieces)
+
+    @staticmethod
+    def decode_end(content: memoryview) -> int | None:
+        """Return how many pieces came before the end, None where this is a piece itself.
+
+        Raises:
+            MalformedMessage: It begins as an end does and is none.
+        """
+        if content[: len(_END)] != _END:
+            return None
+        return _COUNT.read(bytes(content[len(_END) : _LONGEST_HEADER]).decode("utf-8", "surrogateescape").strip())
+
     @classmethod
     def decode(cls, content: memoryview, slots: Slots | None = None) -> Piece:
         """Return the piece that is the content of a frame, or lies in a slot that it names.
@@ -757,5 +793,6 @@ class Piece:
 
 _HEADERS: dict[bytes, tuple[int, int]] = {}  # those that were read before
 _MOST_HEADERS = 4096
+_END, _COUNT = b"end ", Number(0, 1 << 62)
 _HEADER = (Number(-RANKS, RANKS), Number(1, 2))
 _LENT_HEADER = (*_HEADER, Number(0, SLOTS - 1), Number(1, SLOT_SIZE))

@@ -314,23 +314,6 @@ class RankStarted(Message):
     pid: int = number_field(0)
 
 
-class HandedOver(Message):
-    """The rank of a shim runs, as the child of this holder; what tells of its end comes with it, and the agent shall
-    look after it.
-    """
-
-    kind = "over"
-    pid: int = number_field(0)
-    holder: int = number_field(0)
-
-
-class SignalMissed(Message):
-    """A signal that the agent ordered came before the rank began, and is the agent's again."""
-
-    kind = "missed"
-    number: int = number_field(1, 64)
-
-
 class SignalPassed(Message):
     """Somebody, often mpiexec, has sent a signal to the shim, and the rank gets it."""
 
@@ -386,37 +369,6 @@ class Begin(Message):
     """The ranks of all hosts are ready: let yours begin."""
 
     kind = "begin"
-
-
-class HandOver(Message):
-    """The ranks of all hosts are ready: let yours begin, and hand it over to the agent."""
-
-    kind = "hand"
-
-
-class Sleep(Message):
-    """The rank runs for longer: let a shell wait in place of the shim."""
-
-    kind = "sleep"
-
-
-class Leave(Message):
-    """Let a shim that has handed its rank over end with this exit code."""
-
-    kind = "leave"
-    code: int = number_field(0, 255)
-
-
-class Tidy(Message):
-    """Let a shim that sleeps ask for the ends of orphans that it has adopted."""
-
-    kind = "tidy"
-
-
-class Wake(Message):
-    """The rank has ended in a way that the shim cannot report: find out."""
-
-    kind = "wake"
 
 
 class Signal(Message):
@@ -495,10 +447,10 @@ class Words(Direction):
 
 FROM_SHIMS = Words(
     LONGEST_ORDER,
-    *(ShimStarted, RankReady, RankStarted, HandedOver, SignalMissed, SignalPassed, RankEnded, ShimCrashed),
-    *(CannotRun, WrongWorld, PortTaken, Note),
+    *(ShimStarted, RankReady, RankStarted, SignalPassed, RankEnded, ShimCrashed, CannotRun),
+    *(WrongWorld, PortTaken, Note),
 )
-TO_SHIMS = Words(LONGEST_ORDER, Begin, HandOver, Sleep, Leave, Tidy, Wake, Signal, Kill, Release)
+TO_SHIMS = Words(LONGEST_ORDER, Begin, Signal, Kill, Release)
 
 
 class LineReader:

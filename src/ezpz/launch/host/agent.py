@@ -20,7 +20,7 @@ from ezpz.launch import messages
 from ezpz.launch.backlog import enlarge, keep_freed_memory
 from ezpz.launch.host import process_tree
 from ezpz.launch.host.connection import Connection
-from ezpz.launch.host.local_socket import credentials, is_own, receive, send
+from ezpz.launch.host.local_socket import credentials, is_own, receive, send, will_pass
 from ezpz.launch.host.progress import Progress
 from ezpz.launch.host.rank_input import RankInput
 from ezpz.launch.host.rank_process import LARGE_PIPE, READ, RankProcess
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from ezpz.launch.host.output import RankOutput
     from ezpz.launch.messages import Message
 
-__all__ = ["Agent"]
+__all__ = ["UNKNOWN", "Agent"]
+
+UNKNOWN = 10**9  # ranks expected where it is not known which host of the plan this is: it waits for the launcher
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _TWICE = 2.0  # seconds in which a signal to all processes of the job, and the launcher's order to pass it on, are one
@@ -54,8 +56,9 @@ _READS = 4  # of one pipe in a turn
 # Pipes of a host that are made larger: 8 MiB of the 64 that a user of Linux may have before all new ones are small.
 _MOST_LARGE = 32
 _PASSED = "its launcher sent it that signal"
-_SHIMS_SLEEP = 1.0  # seconds: a short run shall not pay for it, and signals often come at the start
-_ORPHANS, _ORPHANS_TIDIED = 100, 15.0  # zombies of a rank's orphans that may stay, and seconds between two looks
+_CONNECT_AGAIN, _MOST_TRIES = 0.2, 5  # seconds until output that was cut off is connected again; times it is tried
+_LOOK_FOR_ABSENT, _ABSENT_LOOKS = 1.0, 3  # seconds between two looks for ranks that cannot come any more
+_COMING = 2.0  # seconds for the shims of a launch that has gone
 _COUNTED = 0.05  # seconds until the kernel's counters are read
 _RELEASE = 30.0  # seconds for the launcher to order how shims shall end
 
@@ -106,9 +109,9 @@ class LocalConnections:
     def _read(self, connection: socket.socket) -> None:
         try:
             data, files = receive(connection)
-        except BlockingIOError:
-            return
-        except OSError:
+        except OSError as error:
+            if isinstance(error, BlockingIOError) or will_pass(error):
+                return
             data, files = b"", []
         try:
             for message in self._inboxes[connection].feed(data):
@@ -155,7 +158,7 @@ class RankPipes:
                         self._loop.forget(fd)
                     else:
                         self._watch(rank, fd)
-        if isinstance(connection, Connection):
+        if isinstance(connection, Connection) and not connection.is_cut:
             if connection.waiting:
                 self._loop.write(connection.output, lambda _: connection.push())
             else:
@@ -258,6 +261,8 @@ class Agent:
         self._strangers: list[tuple[str, str, str]] = []
         self._servants: set[int] = set()  # what mpiexec has started on this host to start shims
         self._partial: list[int] = []
+        self._tries = 0  # in turn that could not connect the output again
+        self._absent = 0  # looks in turn that found ranks missing and nothing that could become one
         self._over = False
         self._lost = False
         self._up = False
@@ -265,6 +270,7 @@ class Agent:
         self._waits_for_devices = False  # whether they wait for memory that an earlier attempt still holds
         self._begun = not has_shims
         self._done = False
+        self._stuck: list[int] | None = None  # what survives at the end of all ranks; None before that
         self._turns_away = False  # shims that still come, because no rank of this launch is to begin
         self._finished = False
         if isinstance(connection, Connection):
@@ -374,12 +380,21 @@ class Agent:
         self.connection.report(messages.Refused(text=why, cannot=cannot))
         self._kill()
 
+    def turn_away(self) -> None:
+        """End the shims of a launch that has gone before any rank began; what comes later finds an agent of its own."""
+        self._turns_away = True
+        self._loop.after("turned away", _COMING, self._leave)
+
+    def _leave(self) -> None:
+        self._over = True
+
     def run(self) -> int:
         """Return the exit code of the first rank that failed here, when nothing of this host's ranks is left."""
         keep_freed_memory()
         self._sample_later()
         while not self._over:
             self._pipes.keep_pace()
+            self._mend_output()
             due = self._progress.due()
             now = self._loop.turn(due, *self._dues())
             self._progress.came_back(now, due)
@@ -389,6 +404,32 @@ class Agent:
                 self.connection.report(message)
         code = next((rank.code for rank in self._by_end() if rank.code and not (rank.by_us and self.waits)), 0)
         return shell_code(code) if self._tells_code else 0
+
+    def _mend_output(self) -> None:
+        """See to it that a connection for output that was cut is made once more."""
+        connection = self.connection
+        if not isinstance(connection, Connection) or self._lost:
+            return
+        if connection.is_cut and not self._loop.waits_for("output"):
+            self._loop.forget(connection.output)
+            self._loop.after("output", _CONNECT_AGAIN, self._connect_output)
+
+    def _connect_output(self) -> None:
+        """Make it once more; a launcher that has gone has shown that on the other connection by now."""
+        assert isinstance(self.connection, Connection)
+        try:
+            self.connection.connect_again()
+        except (OSError, ValueError) as error:  # ValueError: what answers is no launcher
+            self._tries += 1
+            if self._tries < _MOST_TRIES:
+                self._loop.after("output", self._tries, self._connect_output)
+                return
+            why = getattr(error, "strerror", None) or error
+            self.give_up(f"its connection for output was cut and cannot be made again: {why}")
+            return
+        self._tries = 0
+        if self._input:
+            self._input.resume()
 
     def _sample_later(self) -> None:
         every = self.connection.settings.hardware
@@ -416,9 +457,7 @@ class Agent:
                 self._record_due(connection)
         else:
             rank = next((rank for rank in self.ranks.values() if rank.shim is connection), None)
-            if rank and isinstance(message, messages.HandedOver):
-                self._take_over(rank, message, files)
-            elif rank:
+            if rank:
                 self._hear_shim(rank, message)
 
     def _record_due(self, speaker: socket.socket) -> None:
@@ -451,6 +490,25 @@ class Agent:
         rank.reach("shim", shim.time)
         self._servants |= {process_tree.servant_of(shim.pid)} - {0}
         self.add(rank)
+        self._loop.after("absent", _LOOK_FOR_ABSENT, self._look_for_absent)
+
+    def _look_for_absent(self) -> None:
+        """Give this host up when some of its ranks can no longer come: Intel MPI's mpiexec says nothing of a shim that
+        was killed before it had connected, and waits.
+        """
+        if self._begun or self._turns_away or not len(self.ranks) < self.expected < UNKNOWN:
+            return
+        shims = {rank.shim_pid for rank in self.ranks.values() if rank.is_near}
+        servants = self._servants
+        running = {pid for servant in servants for pid in proc.children(servant) or () if not process_tree.is_gone(pid)}
+        # An mpiexec's servant starts all of a host at once: nothing is left that could still come.
+        self._absent = self._absent + 1 if shims == running and len(shims) == len(self.ranks) else 0
+        if self._absent < _ABSENT_LOOKS:
+            self._loop.after("absent", _LOOK_FOR_ABSENT, self._look_for_absent)
+            return
+        gone = self.expected - len(self.ranks)
+        text = f"{gone} of its {self.expected} ranks ended before they came up, and its launcher has not said why"
+        self.give_up(text, cannot=True)
 
     def _hear_shim(self, rank: RankProcess, message: Message) -> None:
         if isinstance(message, messages.RankReady):
@@ -460,11 +518,7 @@ class Agent:
             rank.reach("process", time.time())
             self._give_input(rank)
         elif isinstance(message, messages.SignalPassed):
-            rank.pass_on(message.number)
-            self._give_early_signals()
-        elif isinstance(message, messages.SignalMissed):
-            rank.signal(message.number, group=True)
-            self._give_early_signals()
+            rank.passed[message.number] = time.monotonic()
         elif isinstance(message, messages.RankEnded):
             rank.end(message.code, _PASSED if -message.code in rank.passed else "")
         elif isinstance(message, messages.ShimCrashed):
@@ -507,49 +561,6 @@ class Agent:
             if rank.ready:
                 rank.begin()
 
-    # Ranks whose shims sleep.
-
-    def _take_over(self, rank: RankProcess, message: messages.HandedOver, files: tuple[int, ...]) -> None:
-        """Look after a rank in place of its shim; the file is readable when it has ended."""
-        if len(files) != 1:
-            raise messages.MalformedMessage(f"expected one file with a rank that is handed over; {len(files)} came")
-        rank.pid, rank.holder = message.pid, message.holder
-        self._loop.after("sleep", _SHIMS_SLEEP, self._let_shims_sleep)
-        self._loop.read(files[0], lambda fd: self._held_ended(rank, fd))
-        self._give_input(rank)
-        self._loop.after("orphans", _ORPHANS_TIDIED, self._tidy_orphans)
-
-    def _let_shims_sleep(self) -> None:
-        for rank in self._alive():
-            if rank.holder and not rank.sleeps:
-                rank.sleeps = True
-                rank.order(messages.Sleep())
-
-    def _held_ended(self, rank: RankProcess, fd: int) -> None:
-        """Note how a rank ended whose parent does not ask: it is a zombie as long as that parent lives."""
-        self._loop.forget(fd)
-        os.close(fd)
-        if not rank.alive or process_tree.is_gone(rank.shim_pid):
-            return  # that of the shim comes by its connection, perhaps with a last word
-        status = proc.wait_status(rank.pid)
-        if status is None:
-            rank.holder = 0
-            rank.order(messages.Wake())
-            return
-        killed = process_tree.is_gone(rank.holder)
-        _kill(-rank.pid)  # what it left behind
-        process_tree.kill_below(rank.shim_pid, rank.holder)
-        code = os.waitstatus_to_exitcode(status)
-        why = _PASSED if -code in rank.passed else ""
-        rank.end(code, f"its shim (pid {rank.holder}) was killed" if killed and code == -signal.SIGKILL else why)
-
-    def _tidy_orphans(self) -> None:
-        """Let shells that sleep ask for the ends of what they have adopted, where that is much: some never do."""
-        for rank in self._alive():
-            if rank.holder and len(proc.children(rank.shim_pid) or ()) > _ORPHANS:
-                rank.order(messages.Tidy())
-        self._loop.after("orphans", _ORPHANS_TIDIED, self._tidy_orphans)
-
     def _give_input(self, rank: RankProcess) -> None:
         """Let the input of rank 0 come when it runs: no start that fails shall have read of it."""
         if rank.stdin is None or not rank.pid or rank.rank:
@@ -566,7 +577,8 @@ class Agent:
         for rank in self.ranks.values():
             if rank.shim is connection:
                 rank.shim = None
-                crash = rank.shim_crash and f"the shim in front of it (pid {rank.shim_pid}) crashed: {rank.shim_crash}"
+                does = "was killed by" if rank.shim_crash.startswith(("SIG", "signal ")) else "crashed:"
+                crash = rank.shim_crash and f"the shim in front of it (pid {rank.shim_pid}) {does} {rank.shim_crash}"
                 rank.end(-signal.SIGKILL, crash or f"its shim (pid {rank.shim_pid}) was killed")
 
     def _mpi_started(self, number: int, asked: str) -> None:
@@ -640,14 +652,9 @@ class Agent:
             if isinstance(order, messages.Begin):
                 self._begin()
             elif isinstance(order, messages.Signal):
-                reached = self._heard.pop(order.number, -_TWICE) > time.monotonic() - _TWICE
-                self._ordered[order.number] = time.monotonic()
-                for rank in self._alive():
-                    asked = rank.passed.get(order.number, -_ASKED) > time.monotonic() - _ASKED
-                    if order.number not in _ENDING or not asked:  # twice would mean now
-                        rank.signal(order.number, group=self.own_session, reached=reached)
-                self._give_early_signals()
-                self._progress.signalled(order.number)
+                self._pass_on(order.number)
+            elif isinstance(order, messages.OutputTaken | messages.ConnectOutput):
+                self.connection.obey(order)
             elif isinstance(
                 order,
                 messages.TakeStacks
@@ -668,6 +675,17 @@ class Agent:
             elif isinstance(order, messages.Lost):
                 self._loop.forget(self.connection.control)
                 self._launcher_lost(self.connection.settings.parting)
+
+    def _pass_on(self, number: int) -> None:
+        """Give the ranks a signal that the launcher has sent."""
+        reached = self._heard.pop(number, -_TWICE) > time.monotonic() - _TWICE
+        self._ordered[number] = time.monotonic()
+        for rank in self._alive():
+            asked = rank.passed.get(number, -_ASKED) > time.monotonic() - _ASKED
+            if number not in _ENDING or not asked:  # twice would mean now
+                rank.signal(number, group=self.own_session, reached=reached)
+        self._give_early_signals()
+        self._progress.signalled(number)
 
     def _answer(self, order: messages.TellHardware | messages.AreYouAlive) -> None:
         if isinstance(order, messages.AreYouAlive):
@@ -714,6 +732,9 @@ class Agent:
             if rank.drained and not rank.reported:
                 self._report_end(rank)
         if self._progress.busy or (self._input and not self._input.over):
+            return
+        if self._stuck is not None:
+            self._finish()
             return
         if self.ranks and len(self.ranks) >= self.expected and all(rank.reported for rank in self.ranks.values()):
             self._finish()
@@ -826,7 +847,8 @@ class Agent:
             self._loop.after("kill", _FAILURE_GRACE, self._kill)
 
     def _finish(self) -> None:
-        """Report that all is over here; shims whose rank failed wait until the launcher has stopped the other hosts.
+        """Report that all is over here, once the launcher has all output, however long the screen takes; shims whose
+        rank failed wait until the launcher has stopped the other hosts.
 
         Nothing is left to report when shims end: Slurm may kill this process then.
         """
@@ -835,7 +857,23 @@ class Agent:
         if self._lost:
             self._end_lost()
             return
+        if self._stuck is None:
+            self._stuck = self._tidy_up()
+        if not self.connection.delivered:
+            return  # it comes back here
         self._done = True
+        self.connection.report(
+            messages.Done(stuck=self._stuck, step=max((rank.step for rank in self.ranks.values()), default=-1))
+        )
+        if not isinstance(self.connection, Connection):
+            self._release(codes=True)
+        elif self.waits or any(rank.shim and rank.code for rank in self.ranks.values()):
+            self._loop.after("release", _RELEASE, lambda: self._release(codes=True))
+        else:
+            self._release(codes=False)
+
+    def _tidy_up(self) -> list[int]:
+        """Kill what the ranks have left, and say all that is to be said before the end; return who survives."""
         if self._hardware:
             self._hardware.stop()
         self._loop.cancel("hardware")
@@ -847,16 +885,8 @@ class Agent:
         for message in self._progress.last_words():
             self.connection.report(message)
         self._progress.clear()
-        self.connection.flush()
-        self.connection.report(
-            messages.Done(stuck=stuck, step=max((rank.step for rank in self.ranks.values()), default=-1))
-        )
-        if not isinstance(self.connection, Connection):
-            self._release(codes=True)
-        elif self.waits or any(rank.shim and rank.code for rank in self.ranks.values()):
-            self._loop.after("release", _RELEASE, lambda: self._release(codes=True))
-        else:
-            self._release(codes=False)
+        self.connection.end_output()
+        return stuck
 
     def _release(self, *, codes: bool) -> None:
         """Let the shims end, all together: Hydra (MPICH 5.0.2) uses a whole core from the end of its first process

@@ -2,6 +2,9 @@
 
 One is for messages, one for output, so that a screen that is full never delays the report of a failure. How they begin
 and `ezpz.launch.frames` describes what protects them; the secret itself does not cross them.
+
+Output is counted in pieces. What the launcher has not taken yet is kept here, so that a connection that is cut can be
+made once more and goes on where the launcher is. Without the connection for messages a host is lost.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import os
 import socket
 import sys
 import time
-from collections import namedtuple
+from collections import deque, namedtuple
 
 from ezpz.errors import LaunchError
 from ezpz.launch import frames, messages
@@ -23,14 +26,16 @@ from ezpz.launch.shared_slots import Slots
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ezpz.launch.frames import Keys
     from ezpz.launch.messages import Message
 
 _PATIENCE = 10.0  # seconds for one address of the launcher to answer
+_PATIENCE_AGAIN = 2.0  # the same for one that was reached before: signals and ranks wait meanwhile
 _TRIES = 6  # at one address: a launcher that many strangers call hangs up on the oldest of them
 _MOST_QUEUED = 256 * 1024  # bytes of output that wait here; then the ranks' pipes fill, and they wait
+_MOST_KEPT = 8 << 20  # bytes of output that the launcher has not taken; what it takes, it says after each MiB
 _SENT_AT_ONCE = 1 << 18
 
 # A peer that answers nothing for so long is gone: its host crashed or the network between is cut. Seconds.
@@ -59,6 +64,10 @@ def keep_alive(connection: socket.socket, *, may_wait: bool) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+class LauncherGoneError(LaunchError):
+    """The launcher has ended: on its own host, where no firewall stands between, nothing listens at its port."""
+
+
 class End(namedtuple("End", "connection reader writer")):  # noqa: PYI024  # typing.NamedTuple needs typing
     """The agent's end of one connection, with what reads and makes its frames."""
 
@@ -78,7 +87,17 @@ class End(namedtuple("End", "connection reader writer")):  # noqa: PYI024  # typ
 class Connection:
     """Both connections of an agent to the launcher.
 
+    Args:
+        messages_: The end of the one for messages.
+        output: The end of the one for output.
+        settings: See below.
+        clock: See below.
+        slots: See below.
+        again: Makes the connection for output anew, and returns its end and how many pieces the launcher has. Without
+            it, as where the launcher has forked this agent, none is kept for that.
+
     Attributes:
+        is_cut: Whether the connection for output has broken off; what is shown meanwhile is kept.
         clock: What to add to this host's clock to get the launcher's, in seconds.
         settings: What the launcher wants of every agent.
         control: The socket of the messages.
@@ -94,17 +113,30 @@ class Connection:
         settings: messages.Settings,
         clock: float = 0.0,
         slots: Slots | None = None,
+        *,
+        again: Callable[[], tuple[End, int]] | None = None,
     ) -> None:
         self.control, self._orders, self._reports = messages_
         self.output, self.input, self._pieces = output
         self.settings, self.clock, self.slots = settings, clock, slots
+        self.is_cut = False
+        self._again = again
+        self._shown = self._taken = 0  # pieces, the end among them
+        self._has_ended = False
+        self._kept: deque[tuple[bytes, ...]] = deque()  # the last pieces shown, as far as they are not taken
+        self._size = 0  # bytes of those
         self._backlog = Backlog()
         self.output.setblocking(False)
 
     @property
     def full(self) -> bool:
         """Whether the launcher takes no more for now."""
-        return self._backlog.size > _MOST_QUEUED
+        return self._backlog.size > _MOST_QUEUED or self._size > (_MOST_QUEUED if self.is_cut else _MOST_KEPT)
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the launcher has taken all output, its end included."""
+        return self._has_ended and self._taken == self._shown
 
     @property
     def waiting(self) -> bool:
@@ -114,50 +146,91 @@ class Connection:
     def report(self, message: Message) -> None:
         """Send a report to the launcher; that it has gone shows when orders are read."""
         try:
-            self.control.sendall(self._reports.frame(REPORTS.encode(message)))
+            local_socket.send_all(self.control, self._reports.frame(REPORTS.encode(message)))
         except OSError:
             pass
 
     def show(self, rank: int, stream: int, data: bytes) -> None:
         """Pass on what a rank wrote."""
-        header, data = Piece(rank, stream, data).encode()
-        self._send([self._pieces.head(header, data) + header, data])
+        self._write(*Piece(rank, stream, data).encode())
 
     def lend(self, rank: int, stream: int, slot: int, size: int) -> None:
         """Pass on what a rank wrote, which is in the first bytes of a slot."""
         assert self.slots
         self.slots.lend(slot)
-        self._send([self._pieces.frame(Piece.encode_lent(rank, stream, slot, size))])
+        self._write(Piece.encode_lent(rank, stream, slot, size))
 
-    def _send(self, parts: list[bytes]) -> None:
+    def end_output(self) -> None:
+        """Say that no more output comes; `delivered` tells when the launcher has all of it."""
+        if not self._has_ended:
+            self._has_ended = True
+            self._write(Piece.encode_end(self._shown))
+
+    def obey(self, order: messages.OutputTaken | messages.ConnectOutput) -> None:
+        """Do what the launcher says of the output."""
+        if isinstance(order, messages.OutputTaken):
+            self._forget(order.pieces)
+        else:
+            self.cut()
+
+    def _forget(self, pieces: int) -> None:
+        """Forget what the launcher has taken: so many pieces from the first on."""
+        for _ in range(min(len(self._kept), pieces - self._taken)):
+            self._size -= sum(map(len, self._kept.popleft()))
+        self._taken = max(self._taken, pieces)
+
+    def _write(self, *piece: bytes) -> None:
+        self._shown += 1
+        if self._again:
+            self._kept.append(piece)
+            self._size += sum(map(len, piece))
+        if not self.is_cut:
+            self._send(*piece)
+
+    def _send(self, *piece: bytes) -> None:
+        parts = [self._pieces.head(*piece) + piece[0], *piece[1:]]
         try:
             self._backlog.send(self.output.sendmsg, parts, sum(map(len, parts)))
-        except OSError:  # the launcher has gone, which shows on the control connection
-            self._backlog.clear()
+        except OSError as error:
+            self._fail(error, parts)
 
     def push(self) -> None:
         """Write what the launcher takes now."""
         try:
             while self._backlog.size and self._backlog.write(self.output.sendmsg, _SENT_AT_ONCE):
                 pass
-        except OSError:  # the launcher has gone, which shows on the control connection
-            self._backlog.clear()
+        except OSError as error:
+            self._fail(error)
 
-    def flush(self) -> None:
-        """Write all that is left, however long the screen takes, unless the launcher has gone."""
-        import select
+    def _fail(self, error: OSError, parts: Sequence[bytes] = ()) -> None:
+        """Take note that output cannot be sent: not now, or not any more on this connection."""
+        if local_socket.will_pass(error):
+            for part in parts:
+                self._backlog.put(part)
+        else:
+            self.cut()
 
-        waits = select.poll()
-        waits.register(self.output, select.POLLOUT)
-        waits.register(self.control, getattr(select, "POLLRDHUP", 0))  # its end alone; what it holds is for `orders`
-        while self._backlog.size:
-            if any(fd == self.control.fileno() for fd, _ in waits.poll()):
-                return
-            self.push()
-        try:
-            self.output.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
+    def cut(self) -> None:
+        """Give the connection for output up; if the launcher has gone, that shows on the other one."""
+        self.is_cut = True
+        self._backlog.clear()
+
+    def connect_again(self) -> None:
+        """Make the connection for output anew, and send what the launcher has not taken.
+
+        Raises:
+            OSError: The launcher cannot be reached.
+            ValueError: Another program answers.
+        """
+        if self._again is None:
+            raise OSError(errno.EPIPE, "it was inherited")
+        self.output.close()
+        (self.output, self.input, self._pieces), taken = self._again()
+        self.output.setblocking(False)
+        self.is_cut = False
+        self._forget(taken)
+        for piece in tuple(self._kept):
+            self._send(*piece)
 
     def orders(self) -> Iterator[Message]:
         """Yield the launcher's orders; `Lost` when it has gone, or what comes is no order of its."""
@@ -165,7 +238,11 @@ class Connection:
             data = self.control.recv(65536)
             for content in self._orders.feed(data):
                 yield ORDERS.decode(bytes(content))
-        except (OSError, MalformedMessage):
+        except OSError as error:
+            if local_socket.will_pass(error):
+                return
+            data = b""
+        except MalformedMessage:
             data = b""
         if not data:
             yield messages.Lost()
@@ -178,6 +255,7 @@ class NoConnection:
 
     clock = 0.0
     full = waiting = False
+    delivered = True
     slots = None
     settings = messages.Settings(
         log_dir="",
@@ -226,7 +304,7 @@ class NoConnection:
     def push(self) -> None:
         """Do nothing: nothing is queued."""
 
-    def flush(self) -> None:
+    def end_output(self) -> None:
         """Do nothing: nothing is queued."""
 
 
@@ -244,6 +322,7 @@ def connect(variable: str, index: int) -> Connection:
         index: Which host of the plan this is, -1 where that is not known.
 
     Raises:
+        LauncherGoneError: It has ended.
         LaunchError: It cannot be reached, or is another.
     """
     secret, port, addresses = variable.split("@")
@@ -252,23 +331,64 @@ def connect(variable: str, index: int) -> Connection:
     for address in addresses.split(","):
         ends: list[End] = []
         try:
+            place = address, int(port)
             for kind in (frames.REPORTS, frames.OUTPUTS):
-                end, welcome, clock, slots = _enter((address, int(port)), secret, Greeting(kind, index, agent))
+                end, welcome, clock, slots = _enter(place, secret, Greeting(kind, index, agent))
                 ends.append(end)
             ends[0].connection.sendall(ends[0].writer.frame(HELLOS.encode(messages.Hello(host=os.uname().nodename))))
         except (OSError, ValueError) as error:  # ValueError: what answers is no launcher
+            if isinstance(error, ConnectionRefusedError) and _is_own(address):
+                raise LauncherGoneError(f"the launcher of {os.uname().nodename} has ended") from None
             reasons.append(f"{address}: {getattr(error, 'strerror', None) or error}")
             for end in ends:
                 end.connection.close()
             continue
-        return Connection(ends[0], ends[1], welcome.settings, clock, slots)
+        again = _again(place, secret, Greeting(frames.OUTPUTS, index, agent))
+        return Connection(ends[0], ends[1], welcome.settings, clock, slots, again=again)
     raise LaunchError(
         f"{os.uname().nodename} cannot reach the launcher at port {port} ({'; '.join(reasons)}); expected an open way "
         "back. Does a firewall stand between them? Start `launch` on one of the hosts."
     )
 
 
-def _reach(address: tuple[str, int]) -> socket.socket:
+def is_launcher_gone(variable: str) -> bool:
+    """Tell whether the launcher that is named so has ended; False where that cannot be told from here.
+
+    Args:
+        variable: ``EZPZ_CONTROL``, as for `connect`.
+    """
+    try:
+        _, port, addresses = variable.split("@")
+        _reach((addresses.split(",")[0], int(port))).close()
+    except ConnectionRefusedError:
+        return any(map(_is_own, addresses.split(",")))
+    except (OSError, ValueError):  # another host, or another program's variable
+        pass
+    return False
+
+
+def _is_own(address: str) -> bool:
+    """Tell whether an address is one of this host."""
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(where)
+    except OSError:
+        return False
+    return True
+
+
+def _again(place: tuple[str, int], secret: str, greeting: Greeting) -> Callable[[], tuple[End, int]]:
+    """Return what makes a connection for output once more: its end, and how many pieces the launcher has."""
+
+    def enter() -> tuple[End, int]:
+        end, welcome, _, _ = _greet(_reach(place, _PATIENCE_AGAIN), secret, greeting, _PATIENCE_AGAIN)
+        return end, welcome.taken
+
+    return enter
+
+
+def _reach(address: tuple[str, int], patience: float = _PATIENCE) -> socket.socket:
     """Return a connection to the launcher: through its Unix socket where it is on this host, else through TCP.
 
     Raises:
@@ -280,7 +400,7 @@ def _reach(address: tuple[str, int]) -> socket.socket:
             return socket.socket(fileno=local_socket.reach(local_socket.control_address(port), 0.0).detach())
         except OSError:
             pass  # it runs elsewhere, or is another user's
-    return socket.create_connection(address, timeout=_PATIENCE)
+    return socket.create_connection(address, timeout=patience)
 
 
 def _enter(
@@ -309,9 +429,9 @@ def _enter(
 
 
 def _greet(
-    connection: socket.socket, secret: str, greeting: Greeting
+    connection: socket.socket, secret: str, greeting: Greeting, patience: float = _PATIENCE
 ) -> tuple[End, messages.Welcome, float, Slots | None]:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + patience
     line, keys = frames.greet(secret, _read(connection, CHALLENGE_SIZE, deadline), greeting)
     connection.sendall(line)
     is_local = connection.family == socket.AF_UNIX

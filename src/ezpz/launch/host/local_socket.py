@@ -17,6 +17,8 @@ import time
 _BACKLOG = 4096
 _SO_PEERCRED = 17  # asm-generic/socket.h: struct ucred {pid, uid, gid}
 _RETRY = 0.002  # seconds until the winner of the name listens
+_PATIENCE = 5.0  # seconds for a kernel that lacks memory for a moment
+_PASSING = {errno.EINTR, errno.ENOMEM, errno.ENOBUFS}
 
 
 def address(run_id: str, folder: str) -> str:
@@ -81,14 +83,34 @@ def credentials(connection: _socket.socket) -> tuple[int, int]:
     return int.from_bytes(packed[:4], sys.byteorder), int.from_bytes(packed[4:8], sys.byteorder)
 
 
+def will_pass(error: OSError) -> bool:
+    """Tell whether a call failed for a reason that says nothing of the connection: it can be tried again."""
+    return error.errno in _PASSING
+
+
+def send_all(connection: _socket.socket, data: bytes) -> None:
+    """Send all of this, and try again while the kernel lacks memory.
+
+    Raises:
+        OSError: The connection has ended, or would block.
+    """
+    end = time.monotonic() + _PATIENCE
+    while data:
+        try:
+            data = data[connection.send(data) :]
+        except OSError as error:
+            if not will_pass(error) or time.monotonic() > end:
+                raise
+            time.sleep(_RETRY)
+
+
 def send(connection: _socket.socket, data: bytes, descriptors: tuple[int, ...] = ()) -> None:
     """Send the line of a message, and open files with it."""
     if descriptors:
         packed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in descriptors)
         sent = connection.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)])
         data = data[sent:]
-    if data:  # else who has all of it may have hung up
-        connection.sendall(data)
+    send_all(connection, data)
 
 
 def receive(connection: _socket.socket, most: int = 65536) -> tuple[bytes, list[int]]:

@@ -33,6 +33,7 @@ __all__ = [
     "SPARED",
     "adopt",
     "be_a_helper",
+    "by_launch",
     "call_me",
     "childless",
     "children",
@@ -40,11 +41,11 @@ __all__ = [
     "die_with_parent",
     "is_gone",
     "kill_all",
-    "kill_below",
     "kill_tree",
     "mark_rank",
     "reap",
     "tagged",
+    "variable",
 ]
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -180,6 +181,28 @@ def tagged(launch: str, *, everything: bool = False) -> list[int]:
     return sorted(pid for pid in proc.pids() if tag.on(pid))
 
 
+def by_launch() -> dict[str, list[int]]:
+    """Return this user's processes on this host that carry a launch's id in their environment, by that id."""
+    found: dict[str, list[int]] = {}
+    me, network = os.getpid(), proc.link("self", "ns/net")
+    for pid in proc.pids():
+        launch = variable(pid, "EZPZ_LAUNCH_ID") or variable(pid, "EZPZ_LAUNCH")
+        if launch and pid != me and not is_gone(pid) and proc.link(pid, "ns/net") == network:
+            found.setdefault(launch, []).append(pid)
+    return {launch: sorted(pids) for launch, pids in found.items()}
+
+
+def variable(pid: int, name: str) -> str:
+    """Return a variable with which one of this user's processes was started; empty without it."""
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != os.getuid():
+            return ""
+    except OSError:
+        return ""
+    _, _, rest = proc.environ(pid).partition(f"\0{name}=".encode())
+    return os.fsdecode(rest.partition(b"\0")[0])
+
+
 def reap() -> list[tuple[int, int]]:
     """Return pid and wait status of each child that has ended since the last call; never waits."""
     ended = []
@@ -215,14 +238,6 @@ def kill_tree(pid: int, patience: float = 5.0) -> None:
         for process in left:
             _kill(process)
         time.sleep(_AGAIN)
-
-
-def kill_below(pid: int, child: int) -> None:
-    """Kill a child of another process and, if it has more of them, every process below it."""
-    known = proc.children(pid)
-    if known is None or not all(other == child or is_gone(other) for other in known):
-        kill_tree(pid)
-    _kill(child)
 
 
 def is_gone(pid: int) -> bool:

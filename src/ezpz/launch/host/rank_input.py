@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from ezpz.launch import messages
+from ezpz.launch.host.local_socket import will_pass
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -39,10 +40,32 @@ class RankInput:
         self._loop, self._connection = loop, connection
         self._pipe = pipe  # -1 when it is closed
         self._waiting: list[bytes] = []
-        self._source = os.dup(connection.output.fileno())  # a loop watches a file for reading or for writing, not both
+        self._taken = 0  # pieces
+        self._source = -1  # as long as the connection is cut
         os.set_blocking(pipe, False)
-        connection.report(messages.InputWanted())
-        loop.read(self._source, lambda _: self._take())
+        self.resume()
+
+    def resume(self) -> None:
+        """Ask for the input, or for the rest of it on another connection."""
+        if self.over:
+            return
+        # A loop watches a file for reading or for writing, not both.
+        self._source = os.dup(self._connection.output.fileno())
+        self._connection.report(messages.InputWanted(taken=self._taken))
+        if self._pipe < 0:
+            self._connection.report(messages.InputUnread())
+        if not self._waiting:
+            self._listen()
+
+    def _listen(self) -> None:
+        if self._source >= 0 and not self.over:
+            self._loop.read(self._source, lambda _: self._take())
+
+    def _leave_source(self) -> None:
+        if self._source >= 0:
+            self._loop.forget(self._source)
+            os.close(self._source)
+            self._source = -1
 
     def close(self) -> None:
         """Give up what the rank has not read: it has ended, or has closed its stdin."""
@@ -51,26 +74,28 @@ class RankInput:
         self._close_pipe()
         if not self.over:
             self._connection.report(messages.InputUnread())
-            self._loop.read(self._source, lambda _: self._take())  # to the end that the launcher sends
+            self._listen()  # to the end that the launcher sends
 
     def _take(self) -> None:
         """Take what has come."""
         try:
             data = os.read(self._source, LONGEST_PIECE)
             for piece in self._connection.input.feed(data):
+                self._taken += 1
                 self.over |= not piece
                 if self._pipe >= 0:
                     self._waiting.append(bytes(piece))
-        except BlockingIOError:
-            return
-        except (OSError, messages.MalformedMessage):
+        except OSError as error:
+            if isinstance(error, BlockingIOError) or will_pass(error):
+                return
+            data = b""
+        except messages.MalformedMessage:
             data = b""
         if not data and not self.over:  # the rank must not take this for the end of its input
-            self.over = True
-            self._connection.report(messages.Refused(text="the input of rank 0 has broken off", cannot=False))
+            self._leave_source()
+            self._connection.cut()  # where it cannot be made anew, the host is given up
         if self.over:
-            self._loop.forget(self._source)
-            os.close(self._source)
+            self._leave_source()
         if self._pipe >= 0:
             self._write()
 
@@ -85,15 +110,14 @@ class RankInput:
                 written = os.write(self._pipe, piece)
                 self._waiting[:1] = [piece[written:]] if written < len(piece) else []
         except BlockingIOError:
-            if not self.over:
+            if self._source >= 0:
                 self._loop.forget(self._source)
             self._loop.write(self._pipe, lambda _: self._write())
         except OSError:  # no reader is left
             self.close()
         else:
             self._loop.forget(self._pipe)
-            if not self.over:
-                self._loop.read(self._source, lambda _: self._take())
+            self._listen()
 
     def _close_pipe(self) -> None:
         self._waiting.clear()

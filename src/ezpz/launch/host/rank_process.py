@@ -8,7 +8,6 @@ import os
 import signal
 import time
 
-from ezpz.errors import shell_code
 from ezpz.launch import messages
 from ezpz.launch.host import local_socket
 from ezpz.launch.host.output import RankOutput
@@ -26,7 +25,6 @@ READ = 1 << 16  # bytes of a pipe at once
 LARGE_PIPE = 1 << 18  # bytes that the pipe of a rank holds which writes much
 _WORTH_LENDING = 1 << 13  # bytes: fewer are copied sooner than lent and given back
 _REFUSED = 125
-_TWICE = 2.0  # seconds in which one signal that comes by two ways, the launcher's and its mpiexec's, counts once
 _DRAIN = 0.2  # seconds for what is still in the pipes of a rank that has ended; a grandchild may hold them for ever
 
 
@@ -39,9 +37,7 @@ class RankProcess:
         pid: Its process; 0 until it runs.
         shim: Connection to the shim that is its parent; None when this process is, or when the shim has gone.
         shim_pid: The shim's process.
-        is_near: Whether that process has the same number here, so that the shim may hand the rank over.
-        holder: Its parent, a process that does nothing, where the shim has handed it over; else 0.
-        sleeps: Whether its shim has been ordered to sleep.
+        is_near: Whether that process has the same number here, so that its files in /proc are the shim's.
         shim_crash: What the shim wrote when a signal ended it.
         pipes: Descriptor to stream (1 or 2) of what it writes.
         stdin: What its stdin is written into, until it runs; None where it has none of the launcher.
@@ -78,8 +74,6 @@ class RankProcess:
         self.shim: socket.socket | None = None
         self.shim_pid = 0
         self.is_near = False
-        self.holder = 0
-        self.sleeps = False
         self.shim_crash = ""
         self.pipes = dict(zip(pipes, (1, 2), strict=False))
         self.stdin = stdin
@@ -101,7 +95,6 @@ class RankProcess:
         self.refused = ""
         self.passed: dict[int, float] = {}
         self.early_signals: dict[int, int] = {}
-        self._sent: dict[tuple[int, bool], float] = {}  # signal, and whether its mpiexec sent it: when
         self._drain_by = 0.0
         self._read_since_end = 0
         self.is_held = False
@@ -209,14 +202,11 @@ class RankProcess:
 
     def begin(self) -> None:
         """Let its shim begin."""
-        self.order(messages.HandOver() if self.is_near else messages.Begin())
+        self.order(messages.Begin())
 
     def release(self, *, codes: bool) -> None:
         """Let its shim end: with its code, or with 0."""
-        if self.holder:
-            self.order(messages.Leave(code=shell_code(self.code or 0) if codes else 0))
-        else:
-            self.order(messages.Release(codes=codes))
+        self.order(messages.Release(codes=codes))
 
     def signal(self, number: int, *, group: bool, reached: bool = False) -> None:
         """Send a signal: through its shim, else to its process or, with ``group``, also to what it started.
@@ -226,25 +216,10 @@ class RankProcess:
             group: See above.
             reached: Whether it has come to all processes of the job: a shim knows that itself.
         """
-        if self.holder:
-            self._send_once(number, passed=False)
-        elif self.shim:
+        if self.shim:
             self.order(messages.Kill() if number == signal.SIGKILL else messages.Signal(number=int(number)))
         elif self.pid and self.alive and not self.shim_pid:
             self._send(number, group=group, reached=reached)
-
-    def pass_on(self, number: int) -> None:
-        """Note that its mpiexec has sent it a signal; one that was handed over gets it from here."""
-        self.passed[number] = time.monotonic()
-        if self.holder:
-            self._send_once(number, passed=True)
-
-    def _send_once(self, number: int, *, passed: bool) -> None:
-        """Send a signal that may also come by the other way, the launcher's or its mpiexec's."""
-        now = time.monotonic()
-        if self.alive and (number == signal.SIGKILL or now - self._sent.pop((number, not passed), -_TWICE) >= _TWICE):
-            self._sent[number, passed] = now
-            self._send(number, group=True, reached=False)
 
     def _send(self, number: int, *, group: bool, reached: bool) -> None:
         if number in FOR_RANK_ALONE:

@@ -8,17 +8,9 @@ agent say to each other are the tables ``FROM_RANKS`` and ``TO_SHIMS`` of `ezpz.
 ended waits to be released, with the rank's code or with 0 where the launcher knows the rest. Without EZPZ_CONTROL, in a
 line pasted from ``--dry-run``, there is no agent: the rank begins at once, and the shim ends as it does.
 
-A bare Python that waits holds 2.5 MB that it does not share. So a shim hands its rank over to the agent and, when
-that has run for a second, sleeps: it becomes a shell (`_SLEEP`), which holds 0.1 MB, and keeps its pid and children.
-
-    mpiexec ── shim: /bin/sh ── holder: sleep(1) ── rank
-                 │                 └ never asks how its child ended, so that the agent can look it up in /proc
-                 └ tells the agent of signals, adopts orphans, ends with the code that the agent says
-
-The holder dies with the shim, and the rank with its holder. The agent passes signals on, and a descriptor of the rank
-(pidfd) tells it of the end (`ezpz.launch.host.agent`). Where the agent has gone, or cannot look up the end, the shell
-becomes this program again. A shim stays awake and is the parent of its rank as long as it must tell who sent a signal
-(EZPZ_SIGNALLED_BY), and on a system that lacks one of these: Linux 5.3, a shell of `_SHELLS`, `sleep`.
+The shim is the parent of its rank from the first moment to the last: it adopts what the rank leaves behind, and knows
+how the rank ended. It also tells the agent which signal it dies of itself, where that signal lets it: all that is left
+to guess is SIGKILL.
 """
 
 from __future__ import annotations
@@ -30,11 +22,10 @@ import select
 import sys
 import time
 
-from ezpz import proc
 from ezpz.errors import EzpzError, LaunchError, shell_code
 from ezpz.launch import shim_messages as messages
 from ezpz.launch.contract import rank_variables, restore_mask, restore_paths, threads, unquoted
-from ezpz.launch.host.local_socket import claim, reach, send
+from ezpz.launch.host.local_socket import claim, reach, send, will_pass
 from ezpz.launch.host.process_tree import adopt, call_me, die_with_parent, kill_tree, reap
 from ezpz.launch.host.rank_start import (
     FOR_RANK_ALONE,
@@ -64,34 +55,13 @@ _AGAIN = 0.01  # seconds until the next look at a rank that is about to end
 _ENDING = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP)
 _ALONE = 125
 
-# A shim that sleeps: its connection to the agent is stdin. Some shells interrupt no `read` for a signal (ksh93, yash).
-_SHELL, _SHELLS = "/bin/sh", ("dash", "bash", "busybox")
-_HOLDERS = ("/bin/sleep", "/usr/bin/sleep")
-_FOR_EVER = "2147483647"  # seconds
-_PASSES = "trap 'heard=1; echo passed {0} 2>/dev/null >&0' {0}\n"
-_CRASHES = "trap 'echo Fatal error: {1} 2>/dev/null >&0; trap - {0}; kill -{0} $$' {0}\n"
-_LAST_WORDS = {
-    _signal.SIGABRT: "Aborted",
-    _signal.SIGSEGV: "Segmentation fault",
-    _signal.SIGFPE: "Floating point exception",
-    _signal.SIGILL: "Illegal instruction",
-}
-_SLEEP = """\
-printf ezpz-shim 2>/dev/null >/proc/$$/comm
-while :; do
-  heard=
-  if read -r order code 2>/dev/null; then
-    case $order in
-      leave) exit "$code" ;;
-      tidy) (:) ;; # whoever waits for a child of its own learns of all others
-      *) break ;;
-    esac
-  elif [ -z "$heard" ]; then
-    break # the agent has gone; else a signal came
-  fi
-done
-exec "$@"
-"""
+# Signals that end a shim. It dies of them as any program does, but tells its agent first: an mpiexec that sees it end
+# stops all other ranks, and cannot be asked which one was first.
+_DEADLY = (
+    *(_signal.SIGQUIT, _signal.SIGTRAP, _signal.SIGALRM, _signal.SIGVTALRM, _signal.SIGPROF, _signal.SIGXCPU),
+    *(getattr(_signal, name) for name in ("SIGSYS", "SIGIO", "SIGPWR", "SIGSTKFLT") if hasattr(_signal, name)),
+    *(range(_signal.SIGRTMIN, _signal.SIGRTMAX + 1) if hasattr(_signal, "SIGRTMIN") else ()),
+)
 
 
 def checked_ranks(environ: dict[str, str]) -> tuple[Ranks, int]:
@@ -124,13 +94,12 @@ def checked_ranks(environ: dict[str, str]) -> tuple[Ranks, int]:
 def main(command: list[str]) -> int:
     """Run one rank and return the exit code for the launcher."""
     call_me("ezpz-shim")
-    if command[:1] == ["--awake"]:
-        pid, holder = map(int, command[1:])
-        return _Shim({}).wake(pid, holder)
     if command[:1] == ["--quoted"]:
         command = [unquoted(word) for word in command[1:]]
     die_with_parent()
     environ = dict(os.environ)
+    if environ.get("EZPZ_CONTROL") and _launcher_is_gone():
+        return _ALONE
     restore_paths(environ)
     restore_mask(environ)
     try:
@@ -154,6 +123,15 @@ def main(command: list[str]) -> int:
     return shim.run(command, environ, cpus)
 
 
+def _launcher_is_gone() -> bool:
+    """Tell whether nobody reads what this process writes: its mpiexec ended before `die_with_parent` could see it."""
+    waits = select.poll()
+    for fd in (1, 2):
+        waits.register(fd, 0)  # errors are told in any case
+    gone = [fd for fd, events in waits.poll(0) if events & (select.POLLERR | select.POLLHUP)]
+    return len(gone) == 2  # both, or a program in front of this one has closed one
+
+
 def _refuse(environ: dict[str, str], error: EzpzError) -> int:
     """Tell that this is no rank of the plan; nothing is run."""
     ranks = Ranks(-1, 0, 0, 0, None, "alone")
@@ -173,6 +151,8 @@ def _become_agent(listener: _socket.socket, control: str, launch: str, placement
         return 0
     os.setsid()
     die_with_parent(0)
+    for number in _DEADLY:  # the shim's handlers tell an agent
+        _signal.signal(number, _signal.SIG_DFL)
     kept = listener.detach()
     for fd in map(int, os.listdir("/dev/fd")):
         if fd > 2 and fd != kept:
@@ -200,11 +180,6 @@ class _Shim:
         self._early: dict[int, int] = {}  # signals that the rank gets when it has a handler for them
         self._inbox = messages.LineReader(messages.TO_SHIMS)
         self._released: bool | None = None  # with the code of the rank, or with 0
-        self._hands_over = False  # the rank, to the agent
-        self._has_handed_over = False
-        self._may_sleep = False  # because the agent looks after the rank
-        self._must_wake = False
-        self._leaves_with: int | None = None
         self._output: tuple[int, int] | None = None
         self._stdin: int | None = None  # what rank 0 reads
         self._wakeup, self._wakes = os.pipe()
@@ -213,6 +188,9 @@ class _Shim:
         self._ignores = tuple(map(int, environ.pop("EZPZ_IGNORED", "").split()))
         for number in (*FORWARDED, _signal.SIGCHLD):
             _signal.signal(number, _signal.SIG_IGN if number in self._ignores else lambda *_: None)
+        for number in _DEADLY:
+            if _signal.getsignal(number) == _signal.SIG_DFL:
+                _signal.signal(number, lambda *_: None)
         _signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         self._daemon = environ.pop("EZPZ_SIGNALLED_BY", "").encode()
         self._waits_for = set(FORWARDED).difference(self._ignores) if self._daemon else set()
@@ -293,18 +271,14 @@ class _Shim:
 
             rank_start.make_room(environ, environ["EZPZ_RECORDER"])
         make_folder(environ.get("EZPZ_COLLECTIVES", ""))
-        holder = 0
         _signal.pthread_sigmask(_signal.SIG_BLOCK, self._waits_for)
         early = _signal.sigpending() if self._waits_for else set()  # there is no rank yet that they could have reached
         try:
-            if self._hands_over and self._can_sleep():
-                pid, holder, problem = self._start_held(command, environ, cpus)
-            else:
-                pid, problem = self._start(command, environ, cpus)
+            pid, problem = start(
+                command, environ, stdin=self._stdin, output=self._output, cpus=cpus, ignores=self._ignores
+            )
         except OSError as error:  # no more files or processes
             pid, problem = 0, error.errno or errno.EAGAIN
-        if holder and not problem:
-            return self._hand_over(pid, holder)
         self._pid = pid
         if problem:
             code = cannot_run(problem)
@@ -320,107 +294,6 @@ class _Shim:
 
             _thread.start_new_thread(self._take_with_sender, (early,))  # only now: nothing is forked any more
         code = self._wait()
-        self._clear()
-        self.tell(messages.RankEnded(code=code))
-        return self.linger(shell_code(code))
-
-    def _start(self, command: list[str], environ: dict[str, str], cpus: list[int] | None) -> tuple[int, int]:
-        return start(command, environ, stdin=self._stdin, output=self._output, cpus=cpus, ignores=self._ignores)
-
-    def _can_sleep(self) -> bool:
-        """Tell whether this system has all that a shim needs to sleep."""
-        if self._waits_for or os.path.basename(os.path.realpath(_SHELL)) not in _SHELLS:
-            return False
-        try:
-            os.close(os.pidfd_open(os.getpid()))
-        except (AttributeError, OSError):  # before Linux 5.3, or a container forbids it
-            return False
-        return any(os.access(path, os.X_OK) for path in _HOLDERS)
-
-    def _start_held(self, command: list[str], environ: dict[str, str], cpus: list[int] | None) -> tuple[int, int, int]:
-        """Start the rank as the child of a holder; return both, and the number of the error as `start` does."""
-        shim = os.getpid()
-        read, write = os.pipe()
-        holder = os.fork()
-        if not holder:
-            be(lambda: self._hold(command, environ, cpus, shim, write))
-        for fd in (write, *((self._stdin,) if self._stdin else ()), *(self._output or ())):
-            os.close(fd)
-        words = os.read(read, 64).split()  # less than a pipe takes at once
-        os.close(read)
-        return (int(words[0]), holder, int(words[1])) if words else (0, holder, errno.EAGAIN)
-
-    def _hold(
-        self, command: list[str], environ: dict[str, str], cpus: list[int] | None, shim: int, write: int
-    ) -> int:  # that of a holder without a rank
-        """Be the parent of the rank and nothing else, tied to the life of the shim."""
-        die_with_parent()
-        if os.getppid() != shim:
-            return _ALONE
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, range(1, 32))  # of those to a group; the rank begins with none
-        try:
-            pid, problem = self._start(command, environ, cpus)
-        except OSError as error:  # no more files or processes
-            pid, problem = 0, error.errno or errno.EAGAIN
-        os.write(write, b"%d %d" % (pid, problem))
-        if problem:
-            return 0
-        os.closerange(3, max(map(int, os.listdir("/dev/fd"))) + 1)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for fd in range(3):
-            os.dup2(nothing, fd)
-        path = next(path for path in _HOLDERS if os.access(path, os.X_OK))
-        return os.execve(path, ["sleep", _FOR_EVER], _kept_environ())
-
-    def _hand_over(self, pid: int, holder: int) -> int:
-        """Let the agent look after the rank, and sleep when it says so; return the exit code where it never does."""
-        assert self._agent is not None
-        descriptor = os.pidfd_open(pid)
-        try:
-            send(self._agent, messages.FROM_SHIMS.encode(messages.HandedOver(pid=pid, holder=holder)), (descriptor,))
-        except OSError:  # the agent has gone
-            return self._take_back(pid, holder)
-        finally:
-            os.close(descriptor)
-        self._has_handed_over = True
-        for number, way in self._missed:
-            self._forward(number, way)
-        while not (self._may_sleep or self._must_wake or self._leaves_with is not None):
-            self._attend()
-            if self._agent is None or self._released is not None:
-                self._must_wake = True
-        if self._leaves_with is not None:
-            return self._leaves_with
-        if self._must_wake:
-            return self._take_back(pid, holder)
-        again = [sys.executable, "-I", "-S", sys.argv[0], "--awake", str(pid), str(holder)]
-        line, environ = ["sh", "-c", sleep_script(), "ezpz-shim", *again], _kept_environ()
-        os.set_inheritable(os.dup(0), True)  # mpiexec may write into it
-        os.dup2(self._agent.fileno(), 0)
-        os.set_inheritable(0, True)  # also where it was there already
-        self._hear_signals()  # one that comes from now until the shell has its traps ends shim and rank
-        return os.execve(_SHELL, line, environ)
-
-    def wake(self, pid: int, holder: int) -> int:
-        """Go on after a sleep, with the connection to the agent as stdin."""
-        import _socket
-
-        self._agent = _socket.socket(fileno=os.dup(0))
-        return self._take_back(pid, holder)
-
-    def _take_back(self, pid: int, holder: int) -> int:
-        """Adopt the rank, which ends by that if it has not ended, and tell how it did."""
-        try:
-            os.kill(holder, _signal.SIGKILL)
-        except OSError:
-            pass  # somebody else has
-        code = None
-        while code is None:
-            code = next((os.waitstatus_to_exitcode(status) for ended, status in reap() if ended == pid), None)
-            if code is None and proc.stat(pid) is None:
-                code = -_signal.SIGKILL  # the shell has asked how it ended: its holder was killed before
-            time.sleep(0 if code is not None else _AGAIN)
-        self._pid = pid
         self._clear()
         self.tell(messages.RankEnded(code=code))
         return self.linger(shell_code(code))
@@ -488,6 +361,15 @@ class _Shim:
         for number in numbers:
             if number & ~TO_ALL in FORWARDED:
                 self._forward(number & ~TO_ALL, "itself", reached=bool(number & TO_ALL))
+            elif number in _DEADLY:
+                self._die(number)
+
+    def _die(self, number: int) -> None:
+        """End of a signal, as if this process had no handler for it, but tell the agent first."""
+        name = next((name for name in dir(_signal) if name[:3] == "SIG" and getattr(_signal, name) == number), "")
+        self.tell(messages.ShimCrashed(text=f"Python error: {name or f'signal {number}'}"))
+        _signal.signal(number, _signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     def _take_with_sender(self, early: set[int]) -> None:
         """Write down signals with who has sent them, in a thread: the scheduler's daemon has reached the rank as well.
@@ -504,18 +386,14 @@ class _Shim:
         assert self._agent is not None
         try:
             data = self._agent.recv(4096)
-        except OSError:
+        except OSError as error:
+            if will_pass(error):
+                return
             data = b""
         try:
             for order in self._inbox.feed(data):
-                if isinstance(order, (messages.Begin, messages.HandOver)):
-                    self._may_begin, self._hands_over = True, isinstance(order, messages.HandOver)
-                elif isinstance(order, messages.Sleep):
-                    self._may_sleep = True
-                elif isinstance(order, messages.Wake):
-                    self._must_wake = True
-                elif isinstance(order, messages.Leave):
-                    self._leaves_with = order.code
+                if isinstance(order, messages.Begin):
+                    self._may_begin = True
                 elif isinstance(order, messages.Signal):
                     self._forward(order.number, "agent")
                 elif isinstance(order, messages.Kill):
@@ -533,10 +411,6 @@ class _Shim:
 
     def _forward(self, number: int, way: str, *, reached: bool = False) -> None:
         """Pass a signal on once: a scheduler may send one to this process, to the launcher and to the rank itself."""
-        if self._has_handed_over:
-            report = messages.SignalPassed if way == "itself" else messages.SignalMissed
-            self.tell(report(number=number))
-            return
         if not self._pid:
             self._missed.append((number, way))
             return
@@ -574,19 +448,6 @@ class _Shim:
 
         early_signals.give_again(self._pid, self._early)
         return early_signals.AGAIN if self._early else None
-
-
-def sleep_script() -> str:
-    """Return what a shell does as a shim; its words are the command that it becomes when it wakes."""
-    traps = [_PASSES.format(int(number)) for number in FORWARDED]
-    traps += [_CRASHES.format(int(number), name) for number, name in _LAST_WORDS.items()]
-    return "".join(traps) + _SLEEP
-
-
-def _kept_environ() -> dict[str, str]:
-    """Return what a shim that sleeps keeps of its environment: by our variables its launch is known."""
-    kept = ("PATH", "LD_LIBRARY_PATH")  # for the Python that it may become again
-    return {name: value for name, value in os.environ.items() if name.startswith("EZPZ_") or name in kept}
 
 
 def _say(text: str) -> None:

@@ -17,8 +17,8 @@ from ezpz.errors import EzpzError, LaunchError, shell_code
 from ezpz.launch import messages
 from ezpz.launch.contract import BY_LAUNCHER, rank_variables, restore_mask, restore_paths, threads, unquoted
 from ezpz.launch.host import local_socket, process_tree, rank_start
-from ezpz.launch.host.agent import Agent
-from ezpz.launch.host.connection import Connection, End, NoConnection, connect
+from ezpz.launch.host.agent import UNKNOWN, Agent
+from ezpz.launch.host.connection import Connection, End, LauncherGoneError, NoConnection, connect
 from ezpz.launch.host.mpi_trap import cleared
 from ezpz.launch.host.rank_process import RankProcess
 from ezpz.launch.host.rank_start import (
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["UNSUPERVISED", "main", "run_for_shims", "run_local"]
 
 UNSUPERVISED = "is unsupervised"  # the launcher looks for these words in what mpiexec passes on
-_SHIMS_HAVE_GONE = (
-    10**9
-)  # ranks expected where it is not known which host of the plan this is: it waits for the launcher
 
 
 def run_for_shims(listener: socket.socket, control: str, launch: str, placement: str, index: int | None) -> int:
@@ -57,10 +54,15 @@ def run_for_shims(listener: socket.socket, control: str, launch: str, placement:
     """
     process_tree.call_me("ezpz-agent")
     counts = list(expand_counts(placement))
-    expected = _SHIMS_HAVE_GONE if index is None else counts[index]
+    expected = UNKNOWN if index is None else counts[index]
     connection: Connection | NoConnection
     try:
         connection = connect(control, -1 if index is None else index)
+    except LauncherGoneError:
+        agent = Agent(NoConnection(), launch, expected, has_shims=True)
+        agent.listen(listener)
+        agent.turn_away()
+        return agent.run()
     except LaunchError as error:
         connection = NoConnection()
         alone = f"host {os.uname().nodename} {UNSUPERVISED}: {error} Its ranks begin without waiting for any others."

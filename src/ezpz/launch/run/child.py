@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 
@@ -98,7 +99,52 @@ _LAST_OUTPUT = 0.5  # seconds for what mpiexec has not passed on when it ended; 
 _KEPT = 4096  # bytes of what mpiexec writes: as many of its first and of its last
 _QUOTED = 200  # characters of its line about a host
 _REFUSED = 125
+_ABOVE = "; its own words are above"
+# What says that a rank has ended all others: MPICH and Intel MPI, whose library writes it in that rank,
+#     Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1
+#     Abort(138023695) on node 0 (rank 0 in comm 0): Fatal error in internal_Init: Other MPI error, error stack: …
+# and Open MPI, whose mpiexec does.
+_ABORTED = r"(?m)^Abort\(-?\d+\) on node \d+ .*"
+_ABORT_IS_SAID = "MPI_ABORT was invoked"
 _OF_SIGKILL = {9, 137, 255}  # exit codes of mpiexec when somebody killed a shim: MPICH's, Open MPI's, Intel MPI's
+
+
+class Interrupts:
+    """Leaves out of what is written on stderr before ranks begin what an interrupt has done to a Python of ours.
+
+    A program that starts ranks passes Ctrl-C on to them at once, and a shim or agent that has not come so far as to
+    handle it writes a traceback of its own imports:
+
+        Traceback (most recent call last):
+          File "<frozen importlib._bootstrap>", line 1176, in _find_and_load
+        KeyboardInterrupt
+    """
+
+    def __init__(self) -> None:
+        self._partial = b""
+        self._traceback: list[bytes] = []
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what may be shown of all that came and was not returned yet."""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        shown: list[bytes] = []
+        for line in lines:
+            if line.startswith((b"Traceback (most recent call last)", b"Exception ignored ")):
+                self._traceback.append(line)
+            elif line.rstrip() == b"KeyboardInterrupt":
+                self._traceback.clear()
+            elif self._traceback and line[:1].isspace():
+                self._traceback.append(line)
+            else:
+                shown += [*self._traceback, line]
+                self._traceback.clear()
+        return b"".join(line + b"\n" for line in shown)
+
+    def end(self) -> bytes:
+        """Return what is left: no more comes, or what comes is no longer ours."""
+        held = b"".join(line + b"\n" for line in self._traceback) + self._partial
+        self._traceback, self._partial = [], b""
+        return held
 
 
 class Children:
@@ -151,16 +197,30 @@ class Children:
                 failure.is_consequence or failure.status == -signal.SIGKILL or failure.why.startswith((*took,))
                 for failure in failures
             )
-        return self.aborted and all(failure.is_consequence for failure in failures)
+        return self.ended_by_itself and all(failure.is_consequence for failure in failures)
 
     @property
-    def aborted(self) -> bool:
-        """Whether one has ended all ranks by itself, with a code that no signal explains: a rank has called
-        MPI_Abort.
+    def ended_by_itself(self) -> bool:
+        """Whether one has ended, and all ranks with it, with a code that the end of a shim does not explain: somebody
+        asked it to, or a rank has called MPI_Abort.
         """
         if not self._is_mpi:
             return False  # torchrun's agent and srun end with codes of their own when somebody kills a shim
         return any(child.code and child.code > 0 and child.code not in _OF_SIGKILL for child in self.all)
+
+    def aborted(self, failures: Sequence[Failure]) -> Failure | None:
+        """Return the failure of a rank that has ended all others through MPI; None where none says that it has.
+
+        Args:
+            failures: What is known of the ranks: each was killed, one of them has written why.
+        """
+        code = next((child.code for child in self.all if child.code and child.code > 0), 0)
+        for failure in failures:
+            match = re.search(_ABORTED, failure.words)
+            if match and self.ended_by_itself:
+                how_ = "called MPI_Abort" if "MPI_Abort" in match[0] else "was aborted by its MPI"
+                return failure._replace(how=f"{how_} and exited with code {code}", code=code, why="")
+        return None
 
     def add(self, child: Child) -> None:
         """Take charge of a process."""
@@ -205,16 +265,18 @@ class Children:
         """Return what is wrong when one has ended before its time."""
         child = next((child for child in self.all if child.code), self.all[0])
         code, host = child.code or 0, ""
-        if self.aborted and world.begun:
-            words = f"killed the ranks and exited with code {code}: has one called MPI_Abort? Its own words are above"
+        said = _ABORT_IS_SAID in self.text
+        if self.ended_by_itself and world.begun:
+            asked = "because a rank called MPI_Abort" if said else "although none had failed: was it asked to end?"
+            words = f"exited with code {code} and ended the ranks, {asked}{_ABOVE if self.words else ''}"
         elif code < 0:
             words = f"{how(code)}, and the ranks with it"
         else:
             came = "no rank reported that it came up" if world.empty else world.absent()
             host, line = world.named_in(self.text)
             quoted = f": of {host} it says {line[:_QUOTED]!r}" if host else ""
-            words = f"{how(code)}, and {came}{quoted}; its own words are above"
-        exit_code = code if self.aborted and world.begun else _REFUSED
+            words = f"{how(code)}, and {came}{quoted}{_ABOVE}"
+        exit_code = code if said and world.begun and code > 0 else _REFUSED
         return Failure(
             f"{child.name} (pid {child.pid})",
             words,

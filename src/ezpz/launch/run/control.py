@@ -1,7 +1,8 @@
 """Connect the launcher with its host agents: let in those that know the secret, read reports, and send orders.
 
-An agent that has gone without reporting `Done` is lost, and its host with it. Whoever does not know the secret is a
-stranger: few of them are kept, for seconds, and nothing that they send or leave unsent touches the run.
+An agent that has gone without reporting `Done` is lost, and its host with it. Where only its connection for output is
+cut, it makes that once more and goes on behind the last piece that came (`_Stream`). Whoever does not know the secret
+is a stranger: few of them are kept, for seconds, and nothing that they send or leave unsent touches the run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import socket
 import sys
 import time
 from collections import namedtuple
+from itertools import islice
 
 from ezpz.launch import frames
 from ezpz.launch.frames import GREETING_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
@@ -25,11 +27,13 @@ from ezpz.launch.messages import (
     ORDERS,
     REPORTS,
     WELCOMES,
+    ConnectOutput,
     Done,
     Hello,
     Lost,
     MalformedMessage,
     Note,
+    OutputTaken,
     Piece,
     Welcome,
 )
@@ -45,6 +49,8 @@ if TYPE_CHECKING:
 
 _DEADLINE = 5.0  # seconds for a stranger to show that it knows the secret
 _MORE_STRANGERS = 64  # at a time, besides one for each host
+_CUT = 20.0  # seconds for an agent to make a connection for output once more that was cut
+_TOLD_AFTER = 1 << 20  # bytes of output until its agent gets to know that they have come
 _READ = 1 << 18
 _READS = 16  # of all hosts' output in a turn, about: signals and reports wait meanwhile
 
@@ -80,6 +86,53 @@ class _Stranger:
         self.came = b""
 
 
+class _Stream:
+    """All output of an agent, on one connection after another; its pieces are counted, and its end says how many.
+
+    Attributes:
+        agent: Its random name.
+        index: Its host.
+        peer: The connection on which it comes; None while that is cut.
+        slots: Memory that the agent fills.
+        taken: Pieces that have come, the end among them.
+        has_ended: Whether the end has come.
+        cut_at: When the connection was cut, by the monotonic clock.
+    """
+
+    def __init__(self, agent: str, index: int) -> None:
+        self.agent, self.index = agent, index
+        self.peer: _Peer | None = None
+        self.slots: Slots | None = None
+        self.taken = 0
+        self.has_ended = False
+        self.cut_at = 0.0
+        self._untold = 0  # bytes of pieces that the agent keeps, because it does not know that they have come
+
+    def take(self, content: memoryview) -> Piece | None:
+        """Return the piece in a frame; None for the end.
+
+        Raises:
+            MalformedMessage: It is none, or the end of more or fewer pieces.
+        """
+        end = Piece.decode_end(content)
+        if end is None:
+            piece = Piece.decode(content, self.slots)
+            self._untold += len(piece.data)
+        elif end == self.taken:
+            piece, self.has_ended = None, True
+        else:
+            raise MalformedMessage(f"the end of {end} pieces of output, of which {self.taken} have come")
+        self.taken += 1
+        return piece
+
+    def must_tell(self) -> bool:
+        """Tell whether the agent shall know now what has come; this is taken for granted then."""
+        if self._untold < _TOLD_AFTER and not self.has_ended:
+            return False
+        self._untold = 0
+        return True
+
+
 class _Peer:
     """A connection of an agent; the one for messages is a host's when the agent has sent `Hello`."""
 
@@ -87,7 +140,6 @@ class _Peer:
         self.connection = connection
         self.kind, self.index, self.agent = greeting
         self.has_host = False
-        self.slots: Slots | None = None  # memory that its agent fills
         longest = HELLOS.longest if self.kind == frames.REPORTS else LONGEST_PIECE
         self.reader, self.writer = FrameReader(keys.from_agent, longest), FrameWriter(keys.from_launcher)
 
@@ -112,7 +164,8 @@ class Control:
         self._selector = selectors.DefaultSelector()
         self._strangers: dict[_Stranger, None] = {}  # the oldest first
         self._agents: dict[str, _Peer] = {}  # their connections for messages
-        self._outputs: dict[str, _Peer] = {}
+        self._streams: dict[str, _Stream] = {}  # their output, as long as more may come
+        self._had_output: set[str] = set()  # agents
         self._paused = False
         self._listener: socket.socket | None = None
         self._spare = -1
@@ -134,7 +187,7 @@ class Control:
     @property
     def open_outputs(self) -> bool:
         """Whether output may still come."""
-        return bool(self._outputs)
+        return bool(self._streams)
 
     @property
     def all_done(self) -> bool:
@@ -161,7 +214,7 @@ class Control:
             connection.setblocking(False)
             peer = self._admit(connection, Greeting(kind, index, "forked"), UNSIGNED)
             self._selector.register(connection, selectors.EVENT_READ, peer)
-        self._outputs["forked"].slots = slots
+        self._streams["forked"].slots = slots
         self._get_host(self._agents["forked"], host)
 
     def read(self) -> Iterator[Report | Piece]:
@@ -177,19 +230,25 @@ class Control:
 
     def due(self) -> float | None:
         """Return the monotonic time of the next `tick`, or None."""
-        return next((stranger.deadline for stranger in self._strangers), None)
+        dues = [stream.cut_at + _CUT for stream in self._streams.values() if not stream.peer]
+        return min([*dues, *(stranger.deadline for stranger in islice(self._strangers, 1))], default=None)
 
     def tick(self, now: float) -> None:
-        """Hang up on strangers whose time is over."""
+        """Hang up on strangers whose time is over, and on agents that do not send their output any more."""
         for stranger in [stranger for stranger in self._strangers if now >= stranger.deadline]:
             self._turn_away(stranger)
+        for stream in list(self._streams.values()):
+            if not stream.peer and now >= stream.cut_at + _CUT:
+                del self._streams[stream.agent]
+                if stream.agent in self._agents:
+                    _hang_up(self._agents[stream.agent])
 
     def pause(self, full: bool) -> None:
         """Stop reading output while the screen is full; reports are read all the same."""
         if full == self._paused:
             return
         self._paused = full
-        for peer in self._outputs.values():
+        for peer in self._output_peers():
             if full:
                 self._selector.unregister(peer.connection)
             else:
@@ -198,27 +257,35 @@ class Control:
     def order(self, order: Message, hosts: set[int] | None = None) -> set[int]:
         """Send an order to the agents of some hosts, or of all; return the hosts that it was sent to."""
         content = ORDERS.encode(order)
-        reached = set()
-        for peer in self._agents.values():
-            if peer.has_host and (hosts is None or peer.index in hosts):
-                try:
-                    peer.connection.sendall(peer.writer.frame(content))
-                    reached.add(peer.index)
-                except OSError:  # it has gone, or has read nothing for so long that half an order was sent
-                    _hang_up(peer)
-        return reached
+        to = [peer for peer in self._agents.values() if peer.has_host and (hosts is None or peer.index in hosts)]
+        return {peer.index for peer in to if self._send(peer, content)}
+
+    @staticmethod
+    def _send(peer: _Peer, order: bytes) -> bool:
+        try:
+            local_socket.send_all(peer.connection, peer.writer.frame(order))
+        except OSError:  # it has gone, or has read nothing for so long that half an order was sent
+            _hang_up(peer)
+            return False
+        return True
+
+    def _tell(self, stream: _Stream, order: Message) -> None:
+        """Send an order to the agent of some output, if it is still there."""
+        if stream.agent in self._agents:
+            self._send(self._agents[stream.agent], ORDERS.encode(order))
 
     def way_back(self, index: int) -> WayBack | None:
         """Return the way on which a host's agent expects input for rank 0: the connection of its output."""
-        peer = next((peer for peer in self._outputs.values() if peer.index == index), None)
+        peer = next((peer for peer in self._output_peers() if peer.index == index), None)
         return WayBack(peer.connection, peer.writer) if peer else None
 
     def drop(self, index: int) -> None:
         """Hang up on the agent of a host that is lost although its connections have not ended."""
         self.done.add(index)
-        for peer in [*self._agents.values(), *self._outputs.values()]:
+        for peer in [*self._agents.values(), *self._output_peers()]:
             if peer.index == index:
                 self._close(peer)
+        self._streams = {agent: stream for agent, stream in self._streams.items() if stream.index != index}
 
     def close(self) -> None:
         """Stop listening, and hang up: agents whose launcher has gone kill their ranks."""
@@ -227,7 +294,7 @@ class Control:
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()
-        for peer in self._outputs.values():
+        for peer in self._output_peers():
             peer.connection.close()
         self._selector.close()
         if self._spare >= 0:
@@ -236,8 +303,12 @@ class Control:
 
     def give_up(self) -> None:
         """Wait for no more output."""
-        for peer in list(self._outputs.values()):
+        for peer in self._output_peers():
             self._close(peer)
+        self._streams.clear()
+
+    def _output_peers(self) -> list[_Peer]:
+        return [stream.peer for stream in self._streams.values() if stream.peer]
 
     # Strangers.
 
@@ -293,9 +364,9 @@ class Control:
         connection = stranger.connection
         try:
             came = connection.recv(GREETING_SIZE - len(stranger.came))
-        except BlockingIOError:
-            return
-        except OSError:
+        except OSError as error:
+            if isinstance(error, BlockingIOError) or local_socket.will_pass(error):
+                return
             came = b""
         stranger.came += came
         if not came or not frames.may_be_greeting(stranger.came):
@@ -313,16 +384,18 @@ class Control:
                 self._selector.unregister(connection)
             if not stranger.is_local:
                 keep_alive(connection, may_wait=peer.kind == frames.OUTPUTS)
-            welcome = Welcome(time=time.time(), settings=self.settings)
+            taken = self._streams[peer.agent].taken if peer.kind == frames.OUTPUTS else 0
+            welcome = Welcome(time=time.time(), settings=self.settings, taken=taken)
             self._welcome(peer, peer.writer.frame(WELCOMES.encode(welcome)))
 
     def _welcome(self, peer: _Peer, frame: bytes) -> None:
         """Send the first words, to an agent of this host with memory for its output."""
         is_local = peer.connection.family == socket.AF_UNIX
-        shared = Slots.with_file() if is_local and peer.kind == frames.OUTPUTS else None
+        stream = self._streams[peer.agent] if is_local and peer.kind == frames.OUTPUTS else None
+        shared = Slots.with_file() if stream and not stream.slots else None
         files: tuple[int, ...] = ()
-        if shared:
-            peer.slots, files = shared[0], shared[1:]
+        if stream and shared:
+            stream.slots, files = shared[0], shared[1:]
         try:
             local_socket.send(peer.connection, frame, files)
         except OSError:
@@ -342,14 +415,21 @@ class Control:
             MalformedMessage: There is such a connection already, or its agent has no other, or the plan no such host.
         """
         peer = _Peer(connection, greeting, keys)
-        mine, is_known = (
-            (self._agents, True)
-            if peer.kind == frames.REPORTS
-            else (self._outputs, peer.agent in self._agents and self._agents[peer.agent].index == peer.index)
-        )
-        if peer.agent in mine or not is_known or not -1 <= peer.index < self._hosts:
+        known = self._agents.get(peer.agent)
+        if not -1 <= peer.index < self._hosts or (known is None) != (peer.kind == frames.REPORTS):
             raise MalformedMessage("a second introduction")
-        mine[peer.agent] = peer
+        if known is None:
+            self._agents[peer.agent] = peer
+            return peer
+        stream = self._streams.get(peer.agent)
+        if known.index != peer.index or (stream is None and peer.agent in self._had_output):
+            raise MalformedMessage("output of another host, or behind its end")
+        if stream is None:
+            self._had_output.add(peer.agent)
+            stream = self._streams[peer.agent] = _Stream(peer.agent, peer.index)
+        earlier, stream.peer = stream.peer, peer
+        if earlier:  # its agent has noticed before this process that it was cut
+            self._close(earlier)
         return peer
 
     # Agents.
@@ -359,18 +439,17 @@ class Control:
         data, is_silent = b"", False
         try:
             if peer.kind == frames.OUTPUTS:
-                for _ in range(max(1, _READS // len(self._outputs))):
+                for _ in range(max(1, _READS // len(self._streams))):
                     data = peer.connection.recv(_READ)
-                    for content in peer.reader.feed(data):
-                        yield Piece.decode(content, peer.slots)
+                    yield from self._pieces(peer, data)
                     if self._paused or not data:
                         break
             else:
                 data = peer.connection.recv(_READ)
                 yield from self._reports(peer, data)
-        except BlockingIOError:
-            return
         except OSError as error:
+            if isinstance(error, BlockingIOError) or local_socket.will_pass(error):
+                return
             data, is_silent = b"", error.errno not in {errno.ECONNRESET, errno.EPIPE}
         except MalformedMessage:  # nothing more of this peer can be understood
             data = b""
@@ -378,11 +457,22 @@ class Control:
                 _hang_up(self._agents[peer.agent])
         if not data and peer.connection.fileno() >= 0:
             self._close(peer)
-            if is_silent and peer.agent in self._outputs:  # input under way to it would keep this one for 15 minutes
-                self._close(self._outputs[peer.agent])
+            stream = self._streams.get(peer.agent)
+            if is_silent and stream and stream.peer:  # input under way to it would keep this one for 15 minutes
+                self._close(stream.peer)
             if peer.has_host and peer.index not in self.done:
                 self.done.add(peer.index)
                 yield Report(peer.index, Lost())
+
+    def _pieces(self, peer: _Peer, data: bytes) -> Iterator[Piece]:
+        """Yield what an agent's output holds, and let the agent know what it need not keep any longer."""
+        stream = self._streams[peer.agent]
+        for content in peer.reader.feed(data):
+            piece = stream.take(content)
+            if piece:
+                yield piece
+        if data and stream.must_tell():
+            self._tell(stream, OutputTaken(pieces=stream.taken))
 
     def _reports(self, peer: _Peer, data: bytes) -> Iterator[Report]:
         for content in peer.reader.feed(data):
@@ -415,8 +505,18 @@ class Control:
     def _close(self, peer: _Peer) -> None:
         if peer.connection in self._selector.get_map():
             self._selector.unregister(peer.connection)
-        (self._agents if peer.kind == frames.REPORTS else self._outputs).pop(peer.agent, None)
         peer.connection.close()
+        stream = self._streams.get(peer.agent)
+        if peer.kind == frames.REPORTS:
+            self._agents.pop(peer.agent, None)
+            if stream and not stream.peer:  # its agent cannot make that connection once more
+                del self._streams[peer.agent]
+        elif stream and stream.peer is peer:
+            stream.peer, stream.cut_at = None, time.monotonic()
+            if stream.has_ended or stream.agent not in self._agents:
+                del self._streams[peer.agent]
+            else:
+                self._tell(stream, ConnectOutput())
 
 
 def _hang_up(peer: _Peer) -> None:

@@ -1,10 +1,15 @@
-"""Pass on the launcher's own stdin to rank 0, on the connection of its agent and no faster than the rank reads."""
+"""Pass on the launcher's own stdin to rank 0, on the connection of its agent and no faster than the rank reads.
+
+A connection that is cut has lost what was on its way, so the last pieces are kept: more than a connection holds.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections import deque
 
+from ezpz.launch.host.local_socket import will_pass
 from ezpz.launch.host.rank_input import LONGEST_PIECE
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -14,6 +19,9 @@ if TYPE_CHECKING:
     from ezpz.launch.frames import FrameWriter
     from ezpz.launch.loop import Loop
     from ezpz.launch.run.control import WayBack
+
+
+_KEPT = 16 << 20  # bytes of the last input: the buffers of a connection hold fewer
 
 
 def leave_stdin() -> None:
@@ -30,22 +38,32 @@ class InputPump:
     Args:
         loop: Where both ends are watched.
         note: Takes a line for the user.
+        fail: Takes the words for input that cannot be had again.
     """
 
-    def __init__(self, loop: Loop, note: Callable[[str], None]) -> None:
-        self._loop, self._note = loop, note
+    def __init__(self, loop: Loop, note: Callable[[str], None], fail: Callable[[str], None]) -> None:
+        self._loop, self._note, self._fail = loop, note, fail
+        self._sent = 0  # pieces
+        self._kept: deque[bytes] = deque()  # the last of them
+        self._size = 0  # bytes of those
         self._to = -1  # a descriptor of our own for the connection, which others may close
         self._frames: FrameWriter | None = None
         self._waiting = b""
         self._ended = False
         self._can_be_awaited = True
 
-    def start(self, way: WayBack) -> None:
-        """Begin: the rank runs."""
-        if self._to >= 0 or self._ended:
+    def start(self, way: WayBack, taken: int) -> None:
+        """Begin: the rank runs; or go on behind so many pieces, because an earlier connection was cut."""
+        is_first = self._frames is None
+        if self._sent - taken > len(self._kept):
+            self._fail("a part of the input of rank 0 is lost: its connection was cut")
             return
+        self.close()
         self._to, self._frames = os.dup(way.connection.fileno()), way.writer
-        _read_alone()
+        if is_first:
+            _read_alone()
+        again = list(self._kept)[len(self._kept) - (self._sent - taken) :]
+        self._waiting = b"".join(map(self._frames.frame, again))
         self._go_on()
 
     def stop(self) -> None:
@@ -107,6 +125,11 @@ class InputPump:
 
     def _frame(self, data: bytes) -> bytes:
         assert self._frames
+        self._sent += 1
+        self._kept.append(data)
+        self._size += len(data)
+        while self._size > _KEPT:
+            self._size -= len(self._kept.popleft())
         return self._frames.frame(data)
 
     def _push(self) -> None:
@@ -114,10 +137,19 @@ class InputPump:
             self._waiting = self._waiting[os.write(self._to, self._waiting) :]
         except BlockingIOError:
             pass
-        except OSError:  # the agent has gone, which shows elsewhere
-            self._waiting, self._ended = b"", True
-            leave_stdin()
+        except OSError as error:
+            if not will_pass(error):  # the connection was cut, or the agent has gone: both show elsewhere
+                self._waiting = b""
+                self._pause()
+                return
         self._go_on()
+
+    def _pause(self) -> None:
+        """Read no more for now."""
+        self.close()
+        self._loop.cancel("input")
+        if self._can_be_awaited and not self._ended:
+            self._loop.forget(0)
 
 
 def _read_alone() -> None:

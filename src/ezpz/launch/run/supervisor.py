@@ -17,7 +17,7 @@ from ezpz.launch.host import process_tree
 from ezpz.launch.host.rank_start import ignored
 from ezpz.launch.loop import Loop, SignalPipe
 from ezpz.launch.messages import Piece
-from ezpz.launch.run.child import Children
+from ezpz.launch.run.child import Children, Interrupts
 from ezpz.launch.run.failures import (
     CANNOT_START,
     LOST,
@@ -88,6 +88,7 @@ _STARTED = 3.0  # seconds between two looks whether the program says what to sav
 _PREPARES = 10  # and how many times longer one that uses ezpz may take for its first step
 _CHECK = 0.3  # seconds for the agents of other hosts to report the same
 _REFUSED = 125
+_STDERR = 2
 
 
 def _is_done_by_others(failure: Failure) -> bool:
@@ -140,9 +141,10 @@ class Supervisor:
         self.stages = Stages()
         self.world = World(plan)
         self.loop = Loop()
+        self._interrupts = Interrupts()
         self.children = Children(self.loop, plan.is_mpi, self._children_wrote)
         self.stopping = False
-        self._input = InputPump(self.loop, self.note)
+        self._input = InputPump(self.loop, self.note, self._input_lost)
         self._wall = wall
         self._shares_terminal = shares_terminal
         self._inquiry = Inquiry()
@@ -331,10 +333,15 @@ class Supervisor:
             self.loop.cancel("start")
             self._let_begin()  # those of that host have begun, and no message will tell whether they are complete
         cause = self.outcome.cause
-        if not cause or cause.rank is None or self.children.unsupervised:
-            self.screen.show(None, stream, data, time.monotonic())
+        if cause and cause.rank is not None and not self.children.unsupervised:
+            return
+        if stream == _STDERR:
+            early = self._interrupts
+            data = early.end() + data if self.world.begun else early.feed(data)
+        self.screen.show(None, stream, data, time.monotonic())
 
     def _result(self) -> Outcome:
+        self.screen.show(None, _STDERR, self._interrupts.end(), time.monotonic())
         if not self.stopping:
             self.judge_launcher()
             self._settle()
@@ -479,7 +486,7 @@ class Supervisor:
             cause = cause._replace(how=self.world.mismatch())
             failures[:] = [cause]
         elif self.children.to_blame(failures, begun=self.world.begun):
-            cause = self.children.failure(self.world)
+            cause = self.children.aborted(failures) or self.children.failure(self.world)
             failures[:] = [cause]
         elif cause.lost_peer and self._left:
             host, first = min(self._left, key=lambda left: left[1].at)
@@ -694,8 +701,11 @@ class Supervisor:
         connection = self.control.way_back(index) if self.control.settings.input else None
         if isinstance(message, messages.InputUnread):
             self._input.stop()
-        elif connection:
-            self._input.start(connection)
+        elif connection and isinstance(message, messages.InputWanted):
+            self._input.start(connection, message.taken)
+
+    def _input_lost(self, why: str) -> None:
+        self.fail(host_lost(self.world.host(0), why))
 
     def _hear_of_work(
         self, host: str, message: messages.Hardware | messages.Recording | messages.Stages | messages.Finished
