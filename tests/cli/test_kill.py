@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -80,8 +81,8 @@ def orphan(env):
     """`orphan(id)` starts a process of a launch whose launcher is gone."""
     started = []
 
-    def start(launch):
-        started.append(subprocess.Popen(["sleep", "300"], env={**env, "EZPZ_LAUNCH_ID": launch}))
+    def start(launch, **more):
+        started.append(subprocess.Popen(["sleep", "300"], env={**env, "EZPZ_LAUNCH_ID": launch, **more}))
         process.wait_until(lambda: alive.tagged(launch), 5, "exec")
         return started[-1]
 
@@ -162,6 +163,19 @@ def test_what_a_dead_launcher_left_is_found_by_its_whole_id(kill, orphan):
 
 
 @pytest.mark.slow
+def test_what_a_dead_launcher_left_on_its_host_is_listed_and_is_among_all(kill, orphan, run_cli, env):
+    with socket.create_server(("127.0.0.1", 0)) as lives, socket.create_server(("127.0.0.1", 0)) as gone:
+        ports = [each.getsockname()[1] for each in (lives, gone)]
+        gone.close()
+        stays, left = (orphan(f"5f3a90c{port}", EZPZ_CONTROL=f"00@{port}@127.0.0.1") for port in ports)
+        line = f"of launch 5f3a90c{ports[1]}, whose launcher is gone, processes are left: {left.pid}; "
+        for verb_ in ("kill", "status"):
+            listed = run_cli([sys.executable, "-m", "ezpz", verb_], env).stdout
+            assert (line in listed, str(stays.pid) in listed) == (True, False), listed
+        assert kill("--all").returncode == 0
+        assert (left.wait(10), stays.poll()) == (-signal.SIGKILL, None)
+
+
 def test_a_name_that_means_nothing_or_too_much_ends_nothing(kill, launcher):
     both = [launcher("5f3a90c2"), launcher("5f3a77aa")]
     for words, code, said in [

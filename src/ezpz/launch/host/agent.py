@@ -408,7 +408,7 @@ class Agent:
     def _mend_output(self) -> None:
         """See to it that a connection for output that was cut is made once more."""
         connection = self.connection
-        if not isinstance(connection, Connection) or self._lost:
+        if not isinstance(connection, Connection) or self._lost or connection.is_given_up:
             return
         if connection.is_cut and not self._loop.waits_for("output"):
             self._loop.forget(connection.output)
@@ -416,20 +416,24 @@ class Agent:
 
     def _connect_output(self) -> None:
         """Make it once more; a launcher that has gone has shown that on the other connection by now."""
-        assert isinstance(self.connection, Connection)
-        try:
-            self.connection.connect_again()
-        except (OSError, ValueError) as error:  # ValueError: what answers is no launcher
-            self._tries += 1
-            if self._tries < _MOST_TRIES:
-                self._loop.after("output", self._tries, self._connect_output)
+        connection, why = self.connection, "it was inherited"
+        assert isinstance(connection, Connection)
+        if connection.can_connect_again:
+            try:
+                connection.connect_again()
+            except (OSError, ValueError) as error:  # ValueError: what answers is no launcher
+                why = str(getattr(error, "strerror", None) or error)
+            else:
+                self._tries = 0
+                if self._input:
+                    self._input.resume()
                 return
-            why = getattr(error, "strerror", None) or error
+        self._tries += 1
+        if connection.can_connect_again and self._tries < _MOST_TRIES:
+            self._loop.after("output", self._tries, self._connect_output)
+        else:
+            connection.give_up_output()
             self.give_up(f"its connection for output was cut and cannot be made again: {why}")
-            return
-        self._tries = 0
-        if self._input:
-            self._input.resume()
 
     def _sample_later(self) -> None:
         every = self.connection.settings.hardware

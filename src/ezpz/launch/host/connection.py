@@ -98,6 +98,7 @@ class Connection:
 
     Attributes:
         is_cut: Whether the connection for output has broken off; what is shown meanwhile is kept.
+        is_given_up: Whether it stays so.
         clock: What to add to this host's clock to get the launcher's, in seconds.
         settings: What the launcher wants of every agent.
         control: The socket of the messages.
@@ -119,7 +120,7 @@ class Connection:
         self.control, self._orders, self._reports = messages_
         self.output, self.input, self._pieces = output
         self.settings, self.clock, self.slots = settings, clock, slots
-        self.is_cut = False
+        self.is_cut = self.is_given_up = False
         self._again = again
         self._shown = self._taken = 0  # pieces, the end among them
         self._has_ended = False
@@ -135,8 +136,8 @@ class Connection:
 
     @property
     def delivered(self) -> bool:
-        """Whether the launcher has taken all output, its end included."""
-        return self._has_ended and self._taken == self._shown
+        """Whether the launcher has taken all output, its end included, or gets no more of it."""
+        return self.is_given_up or (self._has_ended and self._taken == self._shown)
 
     @property
     def waiting(self) -> bool:
@@ -215,6 +216,18 @@ class Connection:
         self.is_cut = True
         self._backlog.clear()
 
+    def give_up_output(self) -> None:
+        """Keep nothing more of it: the connection cannot be made anew."""
+        self.is_given_up = True
+        self._again = None
+        self._kept.clear()
+        self._size = 0
+
+    @property
+    def can_connect_again(self) -> bool:
+        """Whether it can: not where it was inherited."""
+        return self._again is not None
+
     def connect_again(self) -> None:
         """Make the connection for output anew, and send what the launcher has not taken.
 
@@ -222,8 +235,7 @@ class Connection:
             OSError: The launcher cannot be reached.
             ValueError: Another program answers.
         """
-        if self._again is None:
-            raise OSError(errno.EPIPE, "it was inherited")
+        assert self._again
         self.output.close()
         (self.output, self.input, self._pieces), taken = self._again()
         self.output.setblocking(False)

@@ -187,7 +187,7 @@ class Control:
     @property
     def open_outputs(self) -> bool:
         """Whether output may still come."""
-        return bool(self._streams)
+        return not all(stream.has_ended for stream in self._streams.values())
 
     @property
     def all_done(self) -> bool:
