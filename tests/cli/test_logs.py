@@ -61,6 +61,10 @@ def test_logs_of_ranks_come_first_each_line_with_its_rank(logs, launch, tmp_path
     assert done.stdout == "[0]: a 0\n[0]: b 0[1]: a 1\n[1]: b 1[10]: a 10\n[10]: b 10"
     assert logs("12", "--rank", "10").stdout == "a 10\nb 10"
     assert logs("5f3a", "--rank", "1").stdout == "a 1\nb 1"
+    plan = {"hosts": ["n77"], "job_id": "13.head", "world_size": 2}
+    folder = launch("77aa0000", tmp_path / "first", plan=plan)
+    (folder / "rank-1.log").write_text("the first that wrote\n")
+    assert logs("77aa0000").stdout == "[1]: the first that wrote\n"
     missing = logs("12.head", "--rank", "7")
     assert (missing.returncode, missing.stdout) == (2, "")
     assert missing.stderr.startswith("ezpz: no log of rank 7 of launch 5f3a90c2")

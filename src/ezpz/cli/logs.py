@@ -115,7 +115,11 @@ class _Source:
             if number.isdecimal() and self._rank in {None, int(number)}:
                 found.append((int(number), path))
         found.sort()
-        return [(f"[{number}]: " if len(found) > 1 else "", path) for number, path in found]
+        plan = self._fields.get("plan")
+        ranks = plan.get("world_size") if isinstance(plan, dict) else None
+        # Logs appear one by one: those of a launch of several ranks are marked from the first on.
+        is_marked = self._rank is None and max(len(found), ranks if isinstance(ranks, int) else 0) > 1
+        return [(f"[{number}]: " if is_marked else "", path) for number, path in found]
 
     def _last_words(self) -> list[tuple[str, Path]]:
         if self._fields is None:
