@@ -46,7 +46,8 @@ TURN = 11  # of so many launches one is healthy
 
 def main(argv=None):
     args = _arguments(argv)
-    for number in (signal.SIGINT, signal.SIGQUIT):  # a shell's background job ignores them, and would pass that on
+    # A shell's background job ignores the first two, `nohup` the last, and would pass that on.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     sweep()
     began = time.monotonic()
