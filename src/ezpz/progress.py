@@ -27,8 +27,11 @@ path. A process that is a rank of the launch keeps one connection and writes lin
 and the agent answers, which a rank reads with its beats:
 
     ask 1 0 130       request 1: save after step 130, or after the next one where all ranks agree; with 1 in place of
-                      0, end then; at step -1 it shall only answer
+                      0, end then, with 2, wait for the signal then; at step -1 it shall only answer
     save 1            all ranks have answered request 1 in time: it counts
+    hold 1            a SIGTERM from outside waits for a save from now on; with 2 the scheduler sends it to this process
+                      itself, which holds it; with 0 no longer
+    signal 15         that signal follows, and is held no more
 
 No other process reports for a rank: no child that it forked or that multiprocessing started, such as a loader of data,
 and no rank of another launcher inside it. When the agent has gone, all calls do nothing for good.
@@ -50,6 +53,7 @@ from ezpz.ranks import from_environ, of_this_launch
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 _EVERY = 1.0  # seconds between two beats
 _CONNECT = 0.2  # seconds that a rank waits for its agent, once
@@ -57,7 +61,10 @@ _WORKS = 0.001  # seconds of CPU between two looks: less is waiting
 _WAITS = 60.0  # seconds: 30 for other ranks and 10 for trackers are our longest waits, and a disk may be slow
 _LONGEST_NAME = 80  # characters of a section
 _GO = 10.0  # seconds that a rank waits, at the step of a request to save, for all others to have read it
+_SOON = 0.05  # seconds between two looks for what the launcher asks next, once it has begun to ask
 _SAVE = 1800.0  # seconds without a heartbeat that a save may take under `launch --idle-timeout`
+_ARRIVES = 2.0  # seconds for a signal that the launcher has let go
+_ONE_SIGNAL = 3.0  # seconds in which a signal that comes again is the same one: schedulers send one several times
 _LATER = 30.0  # seconds until the next try, where the agent's queue of connections stayed full
 # SIGRTMIN+11. Others use: the C library 32 and 33, Go 34, systemd (as process 1) RTMIN+0 to 7, 13 to 18 and 20 to 29,
 # PAPI and HPCToolkit RTMIN+2 to 4, libmonitor RTMIN+8, Valgrind RTMAX; torch, NCCL, CUDA, Slurm, submitit and Lightning
@@ -337,6 +344,9 @@ def _tell_change() -> None:
 # the others the launcher chooses a step that is ahead of all of them. Each answers whether that is so; only if all do,
 # it counts. A rank that comes to that step before waits there, so no two save at different ones: that could hang a
 # program whose save, or whose step, is collective.
+#
+# A SIGTERM from outside is such a request, too: the launcher and its agents keep it back until all ranks have saved, or
+# until the time for that is over. Where the scheduler signals this process itself, it keeps that back (`_waiting`).
 
 
 class AskedToEnd(SystemExit):
@@ -351,19 +361,21 @@ class _Ask:
 
     Attributes:
         number: Its number.
-        ends: Whether the program shall end when it has saved.
+        ends: What the program shall do when it has saved: go on (0), end (1), or wait for a signal (2).
         step: The step after which it is to be done.
         armed: Whether this rank has answered that it will.
     """
 
     __slots__ = ("armed", "ends", "number", "step")
 
-    def __init__(self, number: int, ends: bool, step: int) -> None:
+    def __init__(self, number: int, ends: int, step: int) -> None:
         self.number, self.ends, self.step = number, ends, step
         self.armed = False
 
 
 SAVE, END = 1, 2  # of `take_request`
+_ENDS, _WAITS_FOR_SIGNAL = 1, 2  # of `_Ask.ends`
+_HOLDS_ITSELF = 2  # of the line ``hold``
 
 _functions: list[Callable[[], object]] = []  # of `on_save`
 _how = _how_told = 0  # of the line ``saver``: as it is, and as the agent knows it
@@ -373,6 +385,11 @@ _request = 0  # what ranks that agree among themselves have been asked for: 0, S
 _heard = b""  # the beginning of a line
 left: AskedToEnd | None = None  # what ends this program because it was asked to
 _stepped_at = _pace_of_steps = 0.0  # when the agent heard of a step, and the seconds of one
+_close_until = -math.inf  # until when the agent's lines are looked for more often
+_hold = 0  # of the line ``hold``
+_signalled = False  # whether the launcher has let the signal go that it, or this process, had kept back
+_term_at: float | None = None  # when a SIGTERM came that this process keeps back
+_term_unheard = False  # whether one came while the agent's lines could not be read
 
 
 def on_save(function: Callable[[], object]) -> Callable[[], object]:
@@ -391,7 +408,9 @@ def on_save(function: Callable[[], object]) -> Callable[[], object]:
     ``ezpz launch`` asks some time before the job ends, and when it finds a file ``SAVE`` or ``STOP`` in the run folder
     (docs/checkpoints.md). The function is called within the next `heartbeat` or `History.update` of the main thread,
     with no arguments. Before the end of the job, and for ``STOP``, the program then ends: `heartbeat` raises
-    `AskedToEnd`, a SystemExit of code 0, so that ``with`` and ``finally`` blocks are completed.
+    `AskedToEnd`, a SystemExit of code 0, so that ``with`` and ``finally`` blocks are completed. A SIGTERM from outside,
+    such as a scheduler's or that of ``ezpz kill``, asks too: the signal comes when all ranks have saved, and does what
+    it would have done before.
 
     Register it on every rank that reports steps, or on those that save. All ranks that did call it after the same step,
     provided that each calls ``heartbeat(step)`` or ``History.update(step=…)`` after every step with the same number;
@@ -470,7 +489,7 @@ def answer(step: int | None) -> None:
     if ask is None or threading.get_ident() != threading.main_thread().ident or (step is None and _step is not None):
         return
     if not ask.armed:
-        ask.armed = number is None or number < ask.step
+        ask.armed = number is None or number <= ask.step
         _say(f"answer {ask.number} {-1 if number is None else number} {int(ask.armed)} {_pace_of_steps:.6f}")
         if not ask.armed:
             asked = None  # another follows, with a later step
@@ -483,8 +502,10 @@ def answer(step: int | None) -> None:
     began = monotonic()
     with patience("saving", _SAVE):
         call_savers()
-    saved(monotonic() - began, -1 if number is None else number)
-    if ask.ends:
+        saved(monotonic() - began, -1 if number is None else number)
+        if ask.ends == _WAITS_FOR_SIGNAL:
+            _wait_for_signal()
+    if ask.ends == _ENDS:
         raise say_leaves(number)
 
 
@@ -497,16 +518,101 @@ def _counts(ask: _Ask, seconds: float) -> bool:
             if seconds:
                 asked = None
             return False
-        sleep(0.005)
-        if _lock.acquire(timeout=_CONNECT):
-            try:
-                if _agent is not None:
-                    _hear(_agent)
-            except OSError:
-                _fall_silent()
-            finally:
-                _lock.release()
+        _listen()
     return _go == ask.number
+
+
+def _wait_for_signal() -> None:
+    """Stay at the step that was saved until the signal has come: what is done meanwhile would be lost.
+
+    The launcher says when it lets it go; on its way through agent and shim it may be late on a busy host.
+    """
+    import signal
+
+    before, came = signal.getsignal(signal.SIGTERM), []
+
+    def handle(number: int, frame: Any) -> None:
+        came.append(number)
+        if callable(before):
+            before(number, frame)
+
+    if callable(before):
+        signal.signal(signal.SIGTERM, handle)
+    try:
+        while not _signalled and asked is None and _agent is not None:
+            _listen()
+        end = monotonic() + (_ARRIVES if _signalled and before != signal.SIG_IGN else 0.0)
+        while not came and monotonic() < end:
+            sleep(0.005)
+    finally:
+        if callable(before) and signal.getsignal(signal.SIGTERM) is handle:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _listen() -> None:
+    """Wait a moment, and read what the agent has sent."""
+    sleep(0.005)
+    if _lock.acquire(timeout=_CONNECT):
+        try:
+            if _agent is not None:
+                _hear(_agent)
+        except OSError:
+            _fall_silent()
+        finally:
+            _lock.release()
+
+
+def _keep_term() -> None:
+    """Put `_waiting` in front of what this process does at SIGTERM, whoever has set that since the last beat."""
+    if threading.get_ident() != threading.main_thread().ident:
+        return
+    import signal
+
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not None and before != signal.SIG_IGN and not hasattr(before, "keeps_term"):
+        signal.signal(signal.SIGTERM, _waiting(before))
+
+
+def _waiting(before: Any) -> Callable[[int, object], None]:
+    """Return a handler that keeps a SIGTERM back until the launcher lets it go, and then does what was done before.
+
+    A second one, after 3 s, means now.
+    """
+    import signal
+
+    def handle(number: int, frame: object) -> None:
+        if _is_kept():
+            return
+        if callable(before):
+            before(number, frame)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    handle.keeps_term = True  # type: ignore[attr-defined]  # a function takes attributes
+    handle.complete = getattr(before, "complete", None)  # type: ignore[attr-defined]  # for `ezpz.dist.failure_watch`
+    return handle
+
+
+def _is_kept() -> bool:
+    """Tell whether a SIGTERM that has just come is kept back; the launcher says so before it sends one itself."""
+    global _term_at, _term_unheard
+    if _signalled or _hold != _HOLDS_ITSELF or _agent is None:
+        return False
+    if not _lock.acquire(blocking=False):  # this very thread may hold it
+        _term_unheard = True  # `_hear` decides
+        return True
+    try:
+        _hear(_agent)
+    except OSError:
+        _fall_silent()
+    finally:
+        _lock.release()
+    if _signalled or _hold != _HOLDS_ITSELF:
+        return False
+    now = monotonic()
+    _term_at = now if _term_at is None else _term_at
+    return now < _term_at + _ONE_SIGNAL
 
 
 def _set_how(how: int) -> None:
@@ -530,22 +636,42 @@ def _hear(agent: _Agent) -> None:
     Raises:
         OSError: The agent is gone.
     """
-    global _heard, asked, _go, _request
-    data = agent.hear()
-    if not data:
-        return
-    *lines, _heard = (_heard + data).split(b"\n")
+    global _heard, _go, _hold, _signalled
+    *lines, _heard = (_heard + agent.hear()).split(b"\n")
     for line in lines:
         words = line.decode(errors="replace").split()
         if words[:1] == ["ask"] and len(words) == 4:
-            ask = _Ask(int(words[1]), words[2] == "1", int(words[3]))
-            if _how == 2:
-                _request = max(_request, END if ask.ends else SAVE)
-                agent.say(f"answer {ask.number} {-1 if _step is None else _step} 1 {_pace_of_steps:.6f}")
-            else:
-                asked = ask
+            _take_ask(agent, _Ask(*map(int, words[1:])))
         elif words[:1] == ["save"] and len(words) == 2:
             _go = int(words[1])
+        elif words[:1] == ["hold"] and len(words) == 2:
+            _hold = int(words[1])
+        elif words[:1] == ["signal"] and len(words) == 2:
+            _signalled = True
+    if _term_unheard:
+        _take_unheard_term()
+
+
+def _take_ask(agent: _Agent, ask: _Ask) -> None:
+    global asked, _request, _close_until
+    _close_until = monotonic() + _GO
+    if _how == 2:
+        _request = max(_request, END if ask.ends == _ENDS else SAVE)
+        agent.say(f"answer {ask.number} {-1 if _step is None else _step} 1 {_pace_of_steps:.6f}")
+    else:
+        asked = ask
+
+
+def _take_unheard_term() -> None:
+    """Keep back, or let go, the SIGTERM that came while lines were read."""
+    global _term_unheard, _term_at
+    import signal
+
+    _term_unheard = False
+    if _signalled or _hold != _HOLDS_ITSELF:
+        os.kill(os.getpid(), signal.SIGTERM)
+    elif _term_at is None:
+        _term_at = monotonic()
 
 
 class Busy:
@@ -661,10 +787,13 @@ def _speak(name: str, *, beat: bool) -> None:
         _tell_section(_agent)
         _tell_saver(_agent)
         if beat:
-            _next = monotonic() + _EVERY
+            now = monotonic()
+            _next = now + (_SOON if now < _close_until else _EVERY)
             _agent.say("beat", droppable=True)
             if _how_told:
                 _hear(_agent)
+                if _how == 1 and _hold == _HOLDS_ITSELF:
+                    _keep_term()
             _tell_step(_agent)
             _tell_pace(_agent)
             _tell_folder(_agent)

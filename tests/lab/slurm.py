@@ -137,10 +137,27 @@ class Slurm:
         return subprocess.CompletedProcess(done.args, int(code.split(":")[0]), text, done.stderr)
 
     @contextlib.contextmanager
-    def submitted(self, line, env, folder, hosts=1):
+    def kills_after(self, seconds):
+        """With another KillWait."""
+        conf = self.folder / "slurm.conf"
+        usual = conf.read_text()
+        try:
+            self._configure(usual.replace(f"KillWait={self.kill_wait}\n", f"KillWait={seconds}\n"))
+            yield
+        finally:
+            self._configure(usual)
+
+    def _configure(self, text):
+        conf = self.folder / "slurm.conf"
+        if conf.read_text() != text:
+            conf.write_text(text)
+            self.run(["scontrol", "reconfigure"]).check_returncode()
+
+    @contextlib.contextmanager
+    def submitted(self, line, env, folder, hosts=1, options=()):
         """A job of two ranks that runs this line in a folder, and writes its file `out`; -> its number."""
         placed = [f"-N{hosts}", f"--ntasks-per-node={2 // hosts}", f"--chdir={folder}", f"--output={folder}/out"]
-        done = self.run(["sbatch", "--parsable", *placed], env, stdin=f"#!/bin/bash\n{line}\n")
+        done = self.run(["sbatch", "--parsable", *placed, *options], env, stdin=f"#!/bin/bash\n{line}\n")
         try:
             yield done.stdout.strip()
         finally:

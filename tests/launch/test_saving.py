@@ -1,10 +1,13 @@
 """Ranks are asked to save before the job ends, and by files: when, that all do it at one step, and what comes of it."""
 
+import contextlib
 import json
 import os
 import random
 import re
 import select
+import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -13,11 +16,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 
 from ezpz.launch import messages
 from ezpz.launch.host.savers import HostSavers
+from ezpz.launch.run.held_term import seconds_to_save
 from ezpz.launch.run.saving import Saving, ask_at, step_ahead
 from ezpz.launch.run.trigger_files import found_in
 from lab import process
@@ -46,9 +51,28 @@ def test_when_to_ask(subtests):
 
 
 def test_the_step_is_ahead_of_all_ranks(subtests):
-    for step, pace, tries, chosen in [(100, 0.1, 0, 140), (100, 30, 0, 102), (100, 0, 0, 102), (100, 0.1, 1, 180)]:
+    for step, pace, tries, chosen, soon in [
+        (100, 0.1, 0, 140, 110),
+        (100, 30, 0, 102, 101),
+        (100, 0, 0, 102, 101),
+        (100, 0.1, 1, 180, 120),
+    ]:
         with subtests.test(step, pace=pace):
             assert step_ahead(step, pace, tries) == chosen
+            assert step_ahead(step, pace, tries, soon=True) == soon
+
+
+def test_a_sigterm_is_held_as_long_as_the_scheduler_leaves_time(subtests):
+    for kill_after, longest, seconds in [
+        (30, None, 25),
+        (30, 99, 25),
+        (10, None, 5),
+        (2, None, 1),
+        (None, None, 25),
+        (None, 40, 88),
+    ]:
+        with subtests.test(kill_after=kill_after, longest=longest):
+            assert seconds_to_save(kill_after, longest) == seconds
 
 
 class FakeLoop:
@@ -185,6 +209,39 @@ def test_nobody_is_asked_where_that_is_switched_off_but_files_count(tmp_path):
     launcher.find("SAVE", tmp_path)
     assert not launcher.orders[0][0].ends
     launcher.saving.close()
+
+
+def test_a_save_that_is_under_way_serves_a_sigterm_too(tmp_path):
+    launcher, done = Launcher(), []
+    launcher.saving.hear(0, host())
+    launcher.find("SAVE", tmp_path)
+    asked = launcher.orders[-1][0]
+    launcher.saving.hear(0, answer(asked.number, 5, armed=True))
+    launcher.saving.save_before_term(lambda: done.append(True))
+    assert launcher.orders[-1] == (messages.SaveNow(number=asked.number), [0])
+    assert not done
+    launcher.saving.hear(0, host(number=asked.number, step=9, saved=True))
+    assert done
+    launcher.saving.save_before_term(lambda: done.append(True))
+    again = launcher.orders[-1][0]
+    assert (again.ends, again.step) == (2, -1)
+    launcher.saving.hear(0, host(number=again.number, step=12, saved=True))
+    assert done == [True, True]
+    assert (launcher.saving.record()["because"], launcher.saving.record()["step"]) == ("SIGTERM", 12)
+    launcher.saving.close()
+
+
+def test_a_sigterm_is_held_only_while_all_ranks_can_save(subtests):
+    for name, told, more, can in (
+        ("plain scripts", host(), {}, True),
+        ("a loop, which saves by itself", host(agree=2), {}, False),
+        ("ranks that still start", host(ranks=1), {}, False),
+        ("switched off", host(), {"at_end": False}, False),
+    ):
+        with subtests.test(name):
+            launcher = Launcher(**more)
+            launcher.saving.hear(0, told)
+            assert launcher.saving.can_save is can
 
 
 def test_what_came_of_it():
@@ -492,3 +549,186 @@ def test_a_loop_saves_and_ends_also_when_the_scheduler_ends_it_meanwhile(start_l
         again = start_launch("-n", "2", sys.executable, script, env=env)
         output, errors = again.communicate(timeout=120)
         assert f"trained to the end: {step + 20}" in output, errors
+
+
+# A SIGTERM from outside: the ranks save before they get it
+
+
+class Term(NamedTuple):
+    """A launch of two ranks that gets a SIGTERM, and what comes of it.
+
+    Attributes:
+        more: Variables of the script.
+        options: Of the launch.
+        after: The file of each rank that is waited for.
+        again: What is sent 3.2 s later.
+        job: Whether a scheduler is around that says no time, so that 5 s are left to save.
+        says: What stands on stderr.
+        saves: Whether all ranks have saved, at one step.
+        terms: How many of them are noted by a handler of the script's own; None without one.
+        code: Exit code.
+    """
+
+    more: dict[str, str]
+    options: str = "--flavour local"
+    after: str = "up"
+    again: int = 0
+    job: bool = False
+    says: tuple[str, ...] = ("SIGTERM received; passing it on when the ranks have saved\n",)
+    saves: bool = True
+    terms: int | None = None
+    code: int = 143
+
+
+ENDLESS = {"STEPS": "200", "EVALUATES": "600"}
+AT_ONCE = ("SIGTERM received; passing it on\n",)
+TERMS = {
+    "a plain script": Term({}),
+    "a slow save": Term({"SAVE_SECONDS": "4"}),
+    "slow steps": Term({"STEP_SECONDS": "1.5"}),
+    "a handler of the script's own that exits": Term({"HANDLER": "exit"}, terms=1),
+    "one that sets a flag": Term({"HANDLER": "flag"}, terms=1),
+    "a shell around it": Term({}, options="--flavour local bash -c '\"$@\"; true' sh"),
+    "a save that raises": Term(
+        {"SAVE_FAILS": "1", "SAVE_SECONDS": "9"},
+        says=("exited with code 1 before all ranks had saved; passing SIGTERM on", "ValueError: planted in the save"),
+        saves=False,
+    ),
+    "no further step": Term(
+        ENDLESS,
+        after="evaluates",
+        job=True,
+        says=("not saved within 5 s; passing SIGTERM on", "they have not"),
+        saves=False,
+    ),
+    "a second SIGTERM": Term(
+        ENDLESS,
+        after="evaluates",
+        again=signal.SIGTERM,
+        says=("a second signal came; passing SIGTERM on",),
+        saves=False,
+    ),
+    "Ctrl-C behind it": Term(ENDLESS, after="evaluates", again=signal.SIGINT, saves=False),
+    "switched off": Term({}, options="--flavour local --no-save-at-end", says=AT_ONCE, saves=False),
+    "nothing to save": Term({"RANKS_THAT_SAVE": "none"}, says=AT_ONCE, saves=False),
+}
+TERMS_OF_MPICH = {
+    f"{name}, {options}": TERMS[name]._replace(options=options)
+    for options in ("--flavour mpich", "--flavour mpich --mpi no")
+    for name in ("a plain script", "a handler of the script's own that exits", "a save that raises")
+}
+
+
+def run_term(start_launch, env, folder, case):
+    """Run a launch until it has got its SIGTERM and has ended; return it, and what it wrote on stderr."""
+    folder.mkdir()
+    env = {**(job(env, folder, 3000) if case.job else env), **case.more}
+    words = ["--log-dir", folder / "logs", "-n", "2", *shlex.split(case.options), sys.executable, SCRIPT]
+    run = start_launch(*words, env=env, cwd=folder)
+    ready = [folder / f"{case.after}-{rank}" for rank in range(2)]
+    process.wait_until(lambda: all(path.exists() for path in ready) or run.poll() is not None, 100, "the ranks")
+    run.terminate()
+    if case.again:
+        time.sleep(3.2)
+        run.send_signal(case.again)
+    return run, run.communicate(timeout=100)[1]
+
+
+def check_terms(subtests, start_launch, env, tmp_path, cases):
+    with ThreadPoolExecutor(4) as pool:
+        running = [
+            pool.submit(run_term, start_launch, env, tmp_path / str(number), case)
+            for number, case in enumerate(cases.values())
+        ]
+    for number, (name, case) in enumerate(cases.items()):
+        with subtests.test(name):
+            folder, (run, errors) = tmp_path / str(number), running[number].result()
+            assert run.returncode == case.code, errors
+            assert [text for text in case.says if text not in errors] == [], errors
+            files = sorted(folder.glob("saved-*"))
+            assert len(files) == 2 * case.saves, errors
+            steps = set(saved_in(folder, 2)) if case.saves else set()
+            assert len(steps) == case.saves, errors
+            if case.terms is not None:
+                noted = [(folder / f"term-{rank}").read_text().split() for rank in range(2)]
+                assert noted == [list(map(str, steps)) * case.terms] * 2, errors
+            asked = record_of(folder)["asked_to_save"]
+            assert (asked or {}).get("step") == (steps.pop() if steps else None), errors
+
+
+@pytest.mark.slow
+def test_a_sigterm_from_outside_comes_when_the_ranks_have_saved(subtests, start_launch, clean_env, tmp_path):
+    check_terms(subtests, start_launch, clean_env, tmp_path, TERMS)
+
+
+@pytest.mark.parametrize("flavour", ["mpich"], indirect=True)
+def test_one_to_mpich_does_so_too(subtests, start_launch, flavour, tmp_path):
+    check_terms(subtests, start_launch, flavour.env(), tmp_path, TERMS_OF_MPICH)
+
+
+@pytest.mark.slow
+def test_a_failure_of_another_rank_saves_nothing(launch, clean_env, tmp_path):
+    done = launch("-n", "2", sys.executable, SCRIPT, env={**clean_env, "FAILS": "100"}, timeout=100)
+    assert done.returncode == 1, done.stderr
+    assert "asking" not in done.stderr
+    assert not list(tmp_path.glob("saved-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("now", [False, True])
+def test_ezpz_kill_waits_for_the_save_unless_it_is_now(start_launch, run_cli, clean_env, tmp_path, now):
+    env = {**clean_env, "SAVE_SECONDS": "17"}  # longer than a launch that saves nothing has
+    run = start_launch("--log-dir", tmp_path / "logs", "-n", "2", sys.executable, SCRIPT, env=env)
+    process.wait_until(lambda: all((tmp_path / f"up-{rank}").exists() for rank in range(2)), 100, "the ranks")
+    launch_id = record_of(tmp_path)["launch_id"]
+    done = run_cli([sys.executable, "-m", "ezpz", "kill", launch_id, *["--now"] * now], clean_env, 100)
+    assert done.returncode == 0, done.stderr
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == (-signal.SIGKILL if now else 143), errors
+    assert [len(set(saved_in(tmp_path, 2)))] if not now else not list(tmp_path.glob("saved-*")), errors
+
+
+def preempt(slurm, _):
+    slurm.run(["sbatch", "--partition=urgent", "-N2", "--exclusive", "--output=/dev/null"], stdin="#!/bin/sh\nexit\n")
+
+
+def cancel(slurm, jobs):
+    slurm.run(["scancel", *jobs])
+
+
+# Where Slurm follows parents it signals the ranks, too; launches by srun hear of it through their ranks' hosts alone.
+SRUN, FORKED, LOCAL = (2, "srun", ()), (2, "srun --mpi no", ()), (1, "local", ())
+SLURMS = {
+    "slurm": ("slurm", cancel, (SRUN, FORKED, LOCAL)),
+    "by groups": ("slurm_by_groups", cancel, (SRUN, FORKED, LOCAL)),
+    "preempted": ("slurm_by_groups", preempt, ((2, "srun", ("--partition=requeued", "--requeue")),)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLURMS)
+def test_slurms_sigterm_comes_when_the_ranks_have_saved(request, subtests, clean_env, tmp_path, name):
+    which, end, launches = SLURMS[name]
+    slurm = request.getfixturevalue(which)
+    env = {**clean_env, "HANDLER": "exit", "SAVE_SECONDS": "0.5"}
+    folders = [tmp_path / str(number) for number in range(len(launches))]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(slurm.kills_after(30))
+        jobs = []
+        for folder, (hosts, flavour, options) in zip(folders, launches, strict=True):
+            folder.mkdir()
+            rank = f"{sys.executable} {SCRIPT}"
+            line = f"exec {sys.executable} -m ezpz.launch --log-dir logs --flavour {flavour} -n 2 {rank}"
+            jobs.append(stack.enter_context(slurm.submitted(line, env, folder, hosts, options)))
+        process.wait_until(lambda: len(list(tmp_path.glob("*/up-*"))) == 2 * len(launches), 100, "the ranks")
+        time.sleep(1.5)  # until each has read that its signals are held
+        end(slurm, jobs)
+        process.wait_until(lambda: {record_of(folder)["state"] for folder in folders} == {"stopped"}, 60, "the ends")
+    for folder, (_, flavour, _) in zip(folders, launches, strict=True):
+        with subtests.test(flavour):
+            told = (folder / "out").read_text()
+            steps = set(saved_in(folder, 2))
+            assert len(steps) == 1, told
+            terms = [(folder / f"term-{rank}").read_text().split() for rank in range(2)]
+            assert terms == [list(map(str, steps))] * 2, told
+            assert record_of(folder)["exit_code"] == 143, told

@@ -80,7 +80,7 @@ _ezpz_arguments() { # VERB
       '(--timeout)--timeout[the run must have ended by then]:timeout: '
       '(--idle-timeout)--idle-timeout[no rank may be without a heartbeat for longer]:idle-timeout: '
       '(--exit-timeout)--exit-timeout[when one rank has ended with 0, the others must follow]:exit-timeout: '
-      '(--no-save-at-end)--no-save-at-end[do not ask the ranks to save and to end before the job ends]'
+      '(--no-save-at-end)--no-save-at-end[ask the ranks neither to save and to end before the job ends, …]'
       '(--dry-run)--dry-run[the line that would run, to paste by hand]'
       '(--explain)--explain[every flag and variable with value and origin]'
       '(--json)--json[both for machines]'

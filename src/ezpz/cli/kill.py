@@ -47,7 +47,9 @@ _OPTIONS = (
     ),
     option("--job", action="store_true", help="the same on every host of the job"),
     option(
-        "--now", action="store_true", help="SIGKILL at once; else the launcher passes SIGTERM on, and has 15 seconds"
+        "--now",
+        action="store_true",
+        help="SIGKILL at once; else ranks save if they can, the launcher passes SIGTERM on, and has 15 seconds",
     ),
     option("--here", action="store_true", help=SUPPRESS),  # how this verb calls itself on other hosts
 )
@@ -62,7 +64,7 @@ _EXAMPLES = (
 _EXITS = (("0", "nothing of it is left"), ("2", "no such launch"), ("125", "with the pids of what is left"))
 _UNTIL_GONE = 5.0  # seconds for SIGKILL to be obeyed: a process that waits for its file system does not
 _LONGEST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host
-_PATIENCE = 15.0  # seconds: the launcher gives its ranks 10, and tidies up
+_PATIENCE, _TIDIES = 15.0, 5.0  # seconds: the launcher gives its ranks 10, and tidies up
 
 
 def main(argv: Sequence[str]) -> int:
@@ -187,11 +189,19 @@ def _stop_chain(fields: dict[str, Any]) -> None:
             show(f"no further job of its chain trains: {path} asks for it; remove it to go on")
 
 
+def _ends_within(record: dict[str, Any]) -> float:
+    """Return how many seconds a launch has said that its end takes at most, because its ranks save; else 0."""
+    seconds = record.get("ends_within")
+    return float(seconds) if isinstance(seconds, (int, float)) else 0.0
+
+
 def _end_elsewhere(fields: dict[str, Any], *, now: bool) -> int:
     """Have a launch on another host end itself, and return the exit code."""
     name, host = fields["launch_id"], host_of(fields)
     ask_elsewhere(fields, "kill" if now else "end", 0.0 if now else _PATIENCE)
     after = wait_for_end(fields, _UNTIL_GONE + _PATIENCE)
+    if not now and after.get("state") == "running" and _ends_within(after):  # it saves
+        after = wait_for_end(fields, _ends_within(after))
     if after.get("state") == "running":
         job = job_of(fields)
         show(
@@ -207,12 +217,15 @@ def _end_elsewhere(fields: dict[str, Any], *, now: bool) -> int:
 
 def _stop(entry: dict[str, Any], patience: float) -> None:
     """End a launcher, which takes its ranks on all hosts with it: by SIGKILL without patience, or when that is over."""
-    end = time.monotonic() + patience
+    began = time.monotonic()
+    end = began + patience
     number = signal.SIGTERM if patience else signal.SIGKILL
     try:
         if is_running(entry):
             os.kill(entry["pid"], number)
         while is_running(entry) and time.monotonic() < end + _UNTIL_GONE:
+            if number != signal.SIGKILL and time.monotonic() > end:
+                end = max(end, began + _ends_within(_record_of(entry)) + _TIDIES)
             if number != signal.SIGKILL and time.monotonic() > end:
                 number = signal.SIGKILL
                 os.kill(entry["pid"], number)

@@ -3,7 +3,7 @@
     # /etc/ezpz/site.toml
     [launch]
     check = "off"        # of `launch --check`: fast, full or off
-    save_at_end = "off"  # on: ranks are asked to save before the job ends
+    save_at_end = "off"  # on: ranks are asked to save before the job ends, and before a SIGTERM
     sampling = 60        # seconds between two samples of the hardware; "off" for none
 
 It is read before any setting of the user's. Unlike a site table (docs/sites.md) it says nothing about the machine.

@@ -20,6 +20,10 @@ _MPI = {
     "no": "no: an agent per host forks the ranks, and ends one that starts an MPI",
     "none": "none: an MPI that is started in a rank finds it alone",
 }
+_SAVING = {
+    "on": "on: ranks that can save do so before the job ends, and before they get a SIGTERM from outside",
+    "off": "off: no rank is asked to save, but by a file",
+}
 
 
 def as_json(plan: LaunchPlan) -> str:
@@ -94,7 +98,7 @@ def _decisions(plan: LaunchPlan) -> list[tuple[str, str, str]]:
         ("threads", *_threads(plan)),
         ("check", *plan.context.check),
         ("sampling", *plan.context.sampling),
-        ("saving", *plan.context.save_at_end),
+        ("saving", _SAVING[plan.context.save_at_end.value], plan.context.save_at_end.origin),
     ]
     listens = plan.supervision.listening
     if listens:

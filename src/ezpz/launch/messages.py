@@ -28,6 +28,7 @@ from ezpz.launch.shim_messages import (
     RANKS,
     Begin,
     Direction,
+    Hold,
     Kill,
     MalformedMessage,
     Message,
@@ -409,6 +410,12 @@ class SaveAnswered(Message):
     pace: float = seconds_field()
 
 
+class TermHeld(Message):
+    """A SIGTERM that others than the launcher have sent to ranks of the host waits for a save (`Hold`)."""
+
+    kind = "held"
+
+
 class RankArrivals(Message):
     """When a rank came to its last collectives: fields as in `Arrivals`."""
 
@@ -504,13 +511,14 @@ class AreYouAlive(Message):
 
 
 class AskToSave(Message):
-    """Ask ranks to save, and to end then where ``ends``: at once those that agree among themselves, the others after
-    ``step``, which is -1 to be asked where they are. They wait for `SaveNow` there.
+    """Ask ranks to save, and then to go on (``ends`` 0), to end (1), or to wait for a signal (2): at once those that
+    agree among themselves, the others after ``step``, which is -1 to be asked where they are. They wait for `SaveNow`
+    there.
     """
 
     kind = "ask"
     number: int = number_field(0)
-    ends: int = number_field(0, 1)
+    ends: int = number_field(0, 2)
     step: int = number_field(-1)
 
 
@@ -687,7 +695,8 @@ REPORTS = _Json(
     "say",
     _LONGEST_REPORT,
     *(Looked, Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, Pace, RankBusy, StacksTaken, Note),
-    *(InputWanted, InputUnread, Hardware, ArrivalsTold, Savers, SaveAnswered, RecordDue, Recording, Refused, Done),
+    *(InputWanted, InputUnread, Hardware, ArrivalsTold, Savers, SaveAnswered, TermHeld, RecordDue, Recording, Refused),
+    Done,
     CollectivesTold,
     Alive,
 )
@@ -708,6 +717,7 @@ ORDERS = _Json(
         SaveNow,
         OutputTaken,
         ConnectOutput,
+        Hold,
     ),
 )
 FROM_RANKS = Words(
@@ -716,7 +726,7 @@ FROM_RANKS = Words(
     *(RankSpeaks, StageReached, Beat, At, Pace, Busy, Section, Recording, DumpsAt, Arrivals),
     *(Saver, Saved, Leaves, SaveAnswer),
 )
-TO_RANKS = Words(LONGEST_ORDER, AskToSave, SaveNow)
+TO_RANKS = Words(LONGEST_ORDER, AskToSave, SaveNow, Hold, Signal)
 
 
 class Piece:

@@ -296,7 +296,7 @@ OPTIONS = (
         "--no-save-at-end",
         **_FLAG,
         group=_ENDS,
-        help="do not ask the ranks to save and to end before the job ends",
+        help="ask the ranks neither to save and to end before the job ends, nor to save before a SIGTERM from outside",
     ),
     _row("--dry-run", **_FLAG, group=_SHOW, help="the line that would run, to paste by hand"),
     _row("--explain", **_FLAG, group=_SHOW, help="every flag and variable with value and origin"),

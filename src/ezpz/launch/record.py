@@ -221,6 +221,7 @@ def started(plan: LaunchPlan, when: float) -> dict[str, Any]:
         "step": None,
         "began": False,
         "job_ends": None,
+        "ends_within": None,
         "asked_to_save": None,
         "verdict": None,
         "exit_code": None,

@@ -378,6 +378,15 @@ class Signal(Message):
     number: int = number_field(1, 64)
 
 
+class Hold(Message):
+    """A SIGTERM from outside waits for a save of the ranks from now on (1), or no longer (0); where the scheduler
+    signals ranks itself (2), these keep it back, too.
+    """
+
+    kind = "hold"
+    how: int = number_field(0, 2)
+
+
 class Kill(Message):
     """Kill the ranks, with all that they started."""
 
@@ -450,7 +459,7 @@ FROM_SHIMS = Words(
     *(ShimStarted, RankReady, RankStarted, SignalPassed, RankEnded, ShimCrashed, CannotRun),
     *(WrongWorld, PortTaken, Note),
 )
-TO_SHIMS = Words(LONGEST_ORDER, Begin, Signal, Kill, Release)
+TO_SHIMS = Words(LONGEST_ORDER, Begin, Signal, Hold, Kill, Release)
 
 
 class LineReader:

@@ -253,6 +253,8 @@ class Agent:
         self._heard: dict[int, float] = {}  # signal: when it came to this process, and so to every process of the job
         self._is_signalled_alone = False
         self._ordered: dict[int, float] = {}  # signal: when the launcher has last had it passed on
+        self._holds_terms = False  # because ranks save before they get a SIGTERM from outside
+        self._term_is_held = False
         self._trap: MpiTrap | None = None
         self._tells_code = True
         self._start: Callable[[], None] | None = None  # starts the ranks where there are no shims
@@ -522,7 +524,8 @@ class Agent:
             rank.reach("process", time.time())
             self._give_input(rank)
         elif isinstance(message, messages.SignalPassed):
-            rank.passed[message.number] = time.monotonic()
+            if not self._hold_back(message.number):
+                rank.passed[message.number] = time.monotonic()
         elif isinstance(message, messages.RankEnded):
             rank.end(message.code, _PASSED if -message.code in rank.passed else "")
         elif isinstance(message, messages.ShimCrashed):
@@ -612,6 +615,8 @@ class Agent:
                     self.give_up(f"its launcher sent it {signal.Signals(number).name} before its ranks began")
                     self._over = True  # srun waits for this end, and tells then what it ended all for
                 continue
+            if self._hold_back(number):
+                continue
             reached = reached or self._ordered.get(number, -_TWICE) > now - _TWICE
             self._heard[number] = now
             for rank in self._alive():
@@ -668,6 +673,8 @@ class Agent:
                 | messages.SaveNow,
             ):
                 self._progress.obey(order)
+            elif isinstance(order, messages.Hold):
+                self._hold_terms(order)
             elif isinstance(order, messages.TellHardware | messages.AreYouAlive):
                 self._answer(order)
             elif isinstance(order, messages.Kill):
@@ -684,10 +691,14 @@ class Agent:
         """Give the ranks a signal that the launcher has sent."""
         reached = self._heard.pop(number, -_TWICE) > time.monotonic() - _TWICE
         self._ordered[number] = time.monotonic()
+        if number == signal.SIGTERM and self._holds_terms:
+            self._let_term_go()
+            reached = False  # a rank that it has reached has kept it back
         for rank in self._alive():
             asked = rank.passed.get(number, -_ASKED) > time.monotonic() - _ASKED
             if number not in _ENDING or not asked:  # twice would mean now
                 rank.signal(number, group=self.own_session, reached=reached)
+        self._note_held_term()
         self._give_early_signals()
         self._progress.signalled(number)
 
@@ -696,6 +707,35 @@ class Agent:
             self.connection.report(messages.Alive())
         elif self._hardware:
             self._hardware.tell()
+
+    def _hold_terms(self, order: messages.Hold) -> None:
+        """Keep the SIGTERMs back that others send to ranks, until the launcher sends one, or no longer."""
+        self._holds_terms = order.how > 0
+        self._progress.obey(order)
+        for rank in self._alive():
+            if rank.shim:
+                rank.order(order)
+
+    def _hold_back(self, number: int) -> bool:
+        """Tell whether a signal that a rank is to get from elsewhere is held; the launcher has the ranks save then."""
+        if number != signal.SIGTERM or not self._holds_terms:
+            return False
+        self._term_is_held = True
+        self.connection.report(messages.TermHeld())
+        return True
+
+    def _let_term_go(self) -> None:
+        """Let ranks know that the SIGTERM comes now, and hold none any more."""
+        if self._holds_terms:
+            self._holds_terms = False
+            self._progress.obey(messages.Signal(number=int(signal.SIGTERM)))
+
+    def _note_held_term(self) -> None:
+        """Note that ranks have got what others sent them, if the SIGTERM of now was held: so a second one is none."""
+        if self._term_is_held and not self._holds_terms:
+            self._term_is_held = False
+            for rank in self._alive():
+                rank.passed[signal.SIGTERM] = time.monotonic()
 
     def _launcher_lost(self, patience: float) -> None:
         """End this host's ranks: at once, unless it may be their scheduler that has killed the launcher.
@@ -707,8 +747,10 @@ class Agent:
             self._end_lost()
             return
         self._lost = True
+        self._let_term_go()
         for rank in self._alive():
             rank.signal(signal.SIGTERM, group=self.own_session)  # a shim passes it on once, whoever else sends it
+        self._note_held_term()
         self._loop.after("lost", _LOST_GRACE, lambda: self._still_there(patience - _LOST_GRACE))
 
     def _still_there(self, left: float) -> None:

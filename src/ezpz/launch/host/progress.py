@@ -130,11 +130,14 @@ class Progress:
         rank: RankProcess,
         message: messages.Saver | messages.Saved | messages.Leaves | messages.SaveAnswer,
     ) -> None:
+        self._make_savers().hear(connection, rank, message)
+
+    def _make_savers(self) -> HostSavers:
         if self._savers is None:
             from ezpz.launch.host.savers import HostSavers
 
             self._savers = HostSavers(self._unsent)
-        self._savers.hear(connection, rank, message)
+        return self._savers
 
     def _take_arrivals(self, rank: RankProcess, message: messages.Arrivals) -> None:
         """Keep what a rank tells until the others of this host have, so that the launcher gets one message."""
@@ -274,10 +277,14 @@ class Progress:
         | messages.TellCollectives
         | messages.CountAnew
         | messages.AskToSave
-        | messages.SaveNow,
+        | messages.SaveNow
+        | messages.Hold
+        | messages.Signal,
     ) -> None:
         """Do what the launcher orders."""
-        if isinstance(order, messages.AskToSave | messages.SaveNow):
+        if isinstance(order, messages.AskToSave | messages.SaveNow | messages.Hold | messages.Signal):
+            if isinstance(order, messages.Hold):
+                self._make_savers()  # for ranks that can save later
             if self._savers:
                 self._savers.ask(order)
         elif isinstance(order, messages.TakeStacks):

@@ -33,6 +33,7 @@ class HostSavers:
         self._how: dict[socket.socket, tuple[int, int]] = {}  # rank, and what it reported
         self._longest, self._step, self._pace = -1.0, -1, 0.0
         self._at: dict[int, tuple[int, float]] = {}  # rank: the last step that it reported, and when
+        self._hold: messages.Hold | None = None  # the last order of that kind: for ranks that come later
         self._number = 0  # of the last request,
         self._asked: set[int] = set()  # the ranks that got it,
         self._saved: set[int] = set()  # that have saved since,
@@ -56,6 +57,8 @@ class HostSavers:
                 self.forget(connection)
                 return
             self._how[connection] = rank.rank, message.how
+            if self._hold:
+                _send(connection, self._hold)
         elif isinstance(message, messages.Saved):
             self._saved.add(rank.rank)
             is_news = message.step > self._step or message.seconds > self._longest or self._asked <= self._saved
@@ -84,18 +87,16 @@ class HostSavers:
             self._tell()
             self._tell_answers()
 
-    def ask(self, order: messages.AskToSave | messages.SaveNow) -> None:
-        """Pass a request on to the ranks that can save."""
+    def ask(self, order: messages.AskToSave | messages.SaveNow | messages.Hold | messages.Signal) -> None:
+        """Pass a request, or what concerns one, on to the ranks that can save."""
         if isinstance(order, messages.AskToSave):
             self._number, self._asked = order.number, {rank for rank, _ in self._how.values()}
             self._answers.clear()
             self._saved.clear()
-        line = messages.TO_RANKS.encode(order)
+        elif isinstance(order, messages.Hold):
+            self._hold = order
         for connection in list(self._how):
-            try:
-                send(connection, line)
-            except OSError:
-                pass  # it ends, or has read nothing for long: it does not answer, which the launcher notices
+            _send(connection, order)
 
     def _tell(self) -> None:
         """Report the sum, in place of one that the launcher has not got yet."""
@@ -125,3 +126,10 @@ class HostSavers:
             pace=min(paces, default=0.0),
         )
         self._reports.append(report)
+
+
+def _send(connection: socket.socket, order: Message) -> None:
+    try:
+        send(connection, messages.TO_RANKS.encode(order))
+    except OSError:
+        pass  # it ends, or has read nothing for long: it does not answer, which the launcher notices

@@ -177,6 +177,7 @@ class _Shim:
         self._may_begin: bool | None = None  # None until the agent has answered
         self._missed: list[tuple[int, str]] = []  # signals that came before the rank, and their ways
         self._heard: dict[tuple[int, str], float] = {}  # signal and the way it came: when
+        self._holds_terms = False  # the agent sends a SIGTERM that comes here, when the ranks have saved
         self._early: dict[int, int] = {}  # signals that the rank gets when it has a handler for them
         self._inbox = messages.LineReader(messages.TO_SHIMS)
         self._released: bool | None = None  # with the code of the rank, or with 0
@@ -394,8 +395,8 @@ class _Shim:
             for order in self._inbox.feed(data):
                 if isinstance(order, messages.Begin):
                     self._may_begin = True
-                elif isinstance(order, messages.Signal):
-                    self._forward(order.number, "agent")
+                elif isinstance(order, (messages.Hold, messages.Signal)):
+                    self._hold_or_signal(order)
                 elif isinstance(order, messages.Kill):
                     self._may_begin = False
                     kill_tree(os.getpid())
@@ -409,6 +410,13 @@ class _Shim:
             self._may_begin = False
             kill_tree(os.getpid())
 
+    def _hold_or_signal(self, order: messages.Hold | messages.Signal) -> None:
+        if isinstance(order, messages.Hold):
+            self._holds_terms = order.how > 0
+        else:
+            self._holds_terms &= order.number != _signal.SIGTERM
+            self._forward(order.number, "agent")
+
     def _forward(self, number: int, way: str, *, reached: bool = False) -> None:
         """Pass a signal on once: a scheduler may send one to this process, to the launcher and to the rank itself."""
         if not self._pid:
@@ -418,6 +426,8 @@ class _Shim:
         now = time.monotonic()
         if way == "itself":  # also where the agent's order came first: an agent without its launcher goes by that
             self.tell(messages.SignalPassed(number=number))
+            if self._holds_terms and number == _signal.SIGTERM:
+                return
         if not reached and now - self._heard.pop((number, other), -_TWICE) < _TWICE:
             return
         self._heard[number, way] = now

@@ -1,4 +1,5 @@
-"""Have the ranks save before the job ends, or when somebody asks for it by a file: when, which, and what came of it.
+"""Have the ranks save before the job ends, before they get a SIGTERM from outside, or when somebody asks for it by a
+file: when, which, and what came of it.
 
 The launcher knows when the job ends and how long saves take, and asks over its own connections, so that no scheduler
 needs to send a signal. Only programs that announced that they can save (`ezpz.train.Loop`, `ezpz.on_save`) are asked.
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["AGAIN", "STOPPED", "Saving", "ask_at", "step_ahead"]
 
 AGAIN, STOPPED = "again", "stop"  # of `verdict` in run.json
-_END = "the end of the job"
+_END, _TERM = "the end of the job", "SIGTERM"
+_GOES_ON, _LEAVES, _WAITS = 0, 1, 2  # what ranks do when they have saved: `messages.AskToSave`
 _SHARE, _MOST = 0.03, 60.0  # of the limit, and seconds, that are left besides twice the longest save
 _FIRST_SHARE = 0.05  # of the limit, where nothing was saved before
 _LOOK = 20.0  # seconds between two looks at the clock: it may be set, and this process may be stopped meanwhile
@@ -36,6 +38,7 @@ _SETTLED = 10.0  # seconds without a new rank that can save until a file is foll
 _AGAIN = 20.0  # seconds until ranks that wait for each other are asked anew
 _AHEAD = 4.0  # seconds by which the step of a save is ahead of all ranks: they read requests once per second
 _FEWEST = 2  # steps by which it is at least
+_AHEAD_SOON, _FEWEST_SOON = 1.0, 1  # the same before a SIGTERM: ranks that were asked read more often
 _REACTION, _REACTION_OF_LOOP = 8.0, 3.0  # seconds from the request to the save, where steps are short
 
 
@@ -57,15 +60,17 @@ def ask_at(began: float, end: float, longest: float | None, *, step: float = 0.0
     return max(end - before, began + limit / 2)
 
 
-def step_ahead(step: int, pace: float, tries: int) -> int:
+def step_ahead(step: int, pace: float, tries: int, *, soon: bool = False) -> int:
     """Return the step after which ranks save that do not agree among themselves.
 
     Args:
         step: The furthest that one of them was at.
         pace: Seconds of a step; 0 where it is not known.
         tries: How often a step was chosen before: some rank had passed it.
+        soon: Whether a try that fails costs less than the time until that step.
     """
-    return step + max(_FEWEST, math.ceil(_AHEAD / pace) if pace > 0 else _FEWEST) * (tries + 1)
+    ahead, fewest = (_AHEAD_SOON, _FEWEST_SOON) if soon else (_AHEAD, _FEWEST)
+    return step + max(fewest, math.ceil(ahead / pace) if pace > 0 else fewest) * (tries + 1)
 
 
 class Saving:
@@ -107,10 +112,12 @@ class Saving:
         self._number = self._tries = 0
         self._answered: dict[int, messages.SaveAnswered] = {}
         self._because = ""  # why the ranks are asked now; empty when they are not
+        self._is_of_term = False  # whether they were last asked because of a SIGTERM
         self._from: tuple[str, str] | None = None  # name and folder of the file that asks
         self._grown_at = 0.0  # when ranks could save that could not before
         self._waiting: list[tuple[str, str]] = []  # files that were found before all could save who will
-        self._ends = False
+        self._ends = _GOES_ON
+        self._then: Callable[[], None] | None = None  # called when they have saved
         self._asked_at = 0.0
         self._asked_hosts: set[int] = set()
         self._step = -1  # of the save that was asked for
@@ -137,6 +144,26 @@ class Saving:
         return any(host.ranks > host.agree for host in self._hosts.values())
 
     @property
+    def holds_term(self) -> bool:
+        """Whether a SIGTERM from outside is to wait for a save: a `Loop` saves by itself when it comes."""
+        return self._at_end and self._has_plain
+
+    @property
+    def can_save(self) -> bool:
+        """Whether it may do so now: while ranks still start the first of them must not save alone, and those that have
+        saved and leave save no more.
+        """
+        leave = self._ends == _LEAVES and self._saved_at is not None
+        settles = self._able < self._ranks and time.monotonic() < self._grown_at + _SETTLED
+        return self.holds_term and not leave and not settles
+
+    @property
+    def longest(self) -> float | None:
+        """Seconds of the longest save; None before the first."""
+        longest = max((host.longest for host in self._hosts.values()), default=-1.0)
+        return longest if longest >= 0 else None
+
+    @property
     def limit(self) -> float | None:
         """Seconds from the launch's start to the end of its job; None where that is not known."""
         end = self._wall.end if self._wall else None
@@ -148,6 +175,12 @@ class Saving:
             self._files = TriggerFiles(self._loop, self._found)
             self._files.watch(self._chain)
         self._files.watch(folder)
+
+    def save_before_term(self, then: Callable[[], None]) -> None:
+        """Have the ranks save, and call a function when they have; a save that is under way serves."""
+        self._then = then
+        if not (self._because and (self._ends or self._counts)):
+            self._ask(_TERM, ends=_WAITS)
 
     def say_if_unsaved(self) -> None:
         """Write the line that says that nothing will be saved before the job ends, if that is so."""
@@ -185,7 +218,7 @@ class Saving:
         if self._because and asked and all(host.number == self._number for host in asked):
             if all(host.saved for host in asked):
                 self._is_saved(max(host.step for host in asked))
-            if self._ends and all(host.left for host in asked) and not self._over:
+            if self._ends == _LEAVES and all(host.left for host in asked) and not self._over:
                 self._over = True
                 self._loop.cancel("save")
         if self._over:
@@ -232,10 +265,10 @@ class Saving:
         return {
             "because": self._words(),
             "at": round(self._asked_at, 3),
-            "ends": self._ends,
+            "ends": self._ends != _GOES_ON,
             "saved_at": round(self._saved_at, 3) if self._saved_at is not None else None,
             "step": self._step if self._step >= 0 else None,
-            "longest_save": self._longest(),
+            "longest_save": self.longest,
         }
 
     def close(self) -> None:
@@ -247,10 +280,6 @@ class Saving:
 
     # When to ask
 
-    def _longest(self) -> float | None:
-        longest = max((host.longest for host in self._hosts.values()), default=-1.0)
-        return longest if longest >= 0 else None
-
     def _look_at_clock(self) -> None:
         """Ask when it is time, and come back before."""
         limit, now = self.limit, time.time()
@@ -260,9 +289,9 @@ class Saving:
         if limit is not None and self.savers:
             slow = max(host.pace for host in self._hosts.values())
             reaction = _REACTION if self._has_plain else _REACTION_OF_LOOP
-            left = ask_at(self._began, self._began + limit, self._longest(), step=slow, reaction=reaction) - now
+            left = ask_at(self._began, self._began + limit, self.longest, step=slow, reaction=reaction) - now
             if left <= 0:
-                self._ask(_END, ends=True)
+                self._ask(_END, ends=_LEAVES)
                 return
             wait = min(wait, left)
         self._loop.at("save", time.monotonic() + wait, self._look_at_clock)
@@ -285,10 +314,7 @@ class Saving:
             return
         if self._is_over() or self._ends or (self._because and name == "SAVE"):
             return  # that is under way
-        if self._because and self._from:
-            self._done_with(self._from)  # what is asked now is more
-        self._from = name, folder
-        self._ask(path, ends=name == "STOP")
+        self._ask(path, ends=_LEAVES if name == "STOP" else _GOES_ON, file=(name, folder))
 
     def _follow_waiting(self) -> None:
         """Follow the files that were found too early, and are still there."""
@@ -301,14 +327,14 @@ class Saving:
 
     # The request
 
-    def _ask(self, because: str, *, ends: bool) -> None:
-        self._because, self._ends = because, ends
-        if because == _END and self._from:
-            self._done_with(self._from)
-            self._from = None
-        self._asked_at = time.time()
+    def _ask(self, because: str, *, ends: int, file: tuple[str, str] | None = None) -> None:
+        if self._because and self._from:
+            self._done_with(self._from)  # what is asked now is more
+        self._because, self._ends, self._from = because, ends, file
+        self._is_of_term = because == _TERM
+        self._asked_at, self._saved_at, self._step = time.time(), None, -1
         self._tries = 0
-        self._say(f"asking the ranks to save{' and to end' * ends}, because of {self._words()}")
+        self._say(f"asking the ranks to save{' and to end' * (ends == _LEAVES)}, because of {self._words()}")
         self._send(-1)
         self._loop.at("silent", time.monotonic() + _SILENT, self._name_silent)
 
@@ -316,13 +342,15 @@ class Saving:
         """Return why the ranks were asked last."""
         if self._from:
             return os.path.join(self._from[1], self._from[0])
+        if self._is_of_term:
+            return _TERM
         end = self._wall.end if self._wall else None
         return f"{_END} at {time.strftime('%H:%M:%S', time.localtime(end))}" if end is not None else _END
 
     def _send(self, step: int) -> None:
         self._number += 1
         self._answered, self._counts, self._asked_hosts = {}, False, self.savers
-        self._order(messages.AskToSave(number=self._number, ends=int(self._ends), step=step), self.savers)
+        self._order(messages.AskToSave(number=self._number, ends=self._ends, step=step), self.savers)
         if self._has_plain:
             self._loop.at("answers", time.monotonic() + _AGAIN, self._ask_anew)
 
@@ -347,7 +375,7 @@ class Saving:
             return
         furthest = max(answer.step for answer in answers)
         pace = min((answer.pace for answer in answers if answer.pace > 0), default=0.0)
-        self._send(step_ahead(furthest, pace, self._tries))
+        self._send(step_ahead(furthest, pace, self._tries, soon=self._then is not None))
         self._tries += 1
 
     def _name_silent(self) -> None:
@@ -361,15 +389,17 @@ class Saving:
 
     def _is_saved(self, step: int) -> None:
         self._saved_at, self._step = time.time(), step
-        if self._ends:
-            return
-        at = f" at step {step}" if step >= 0 else ""
-        self._say(f"saved{at}, because of {self._words()}")
-        self._because = ""
-        self._loop.cancel("answers")
-        self._loop.cancel("silent")
-        if self._from:
-            self._done_with(self._from)
+        if self._ends != _LEAVES:
+            at = f" at step {step}" if step >= 0 else ""
+            self._say(f"saved{at}, because of {self._words()}")
+            self._because = ""
+            self._loop.cancel("answers")
+            self._loop.cancel("silent")
+            if self._from:
+                self._done_with(self._from)
+        then, self._then = self._then, None
+        if then:
+            then()
 
     def _done_with(self, file: tuple[str, str]) -> None:
         """Remove a file that was followed; STOP in a chain's folder is for its next job, too."""

@@ -143,6 +143,11 @@ class _Run(Supervisor):
         self._begun = {**self._begun, **known, "stages": self.stages.summary()}
         record.write(self.folder, self._begun)
 
+    def note_ends_within(self, seconds: float) -> None:
+        """Write into run.json how long the end takes at most, for `ezpz kill`."""
+        self._begun = {**self._begun, "ends_within": seconds}
+        record.write(self.folder, self._begun)
+
     def launcher_words(self) -> str:
         """Return what the program that starts the ranks has written itself."""
         return self.children.words.decode(errors="replace")
@@ -199,6 +204,7 @@ class _Run(Supervisor):
             "step": outcome.step,
             "began": self.world.begun,
             "job_ends": self._wall.end if self._wall else None,
+            "ends_within": None,
             "asked_to_save": self._saving.record() if self._saving else None,
             "verdict": self._saving.verdict(outcome.code, stopped=outcome.stopped) if self._saving else None,
             "cause": entries[0] if causes else None,

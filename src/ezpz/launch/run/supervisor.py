@@ -34,6 +34,7 @@ from ezpz.launch.run.failures import (
     rank_failed,
 )
 from ezpz.launch.run.hangs import Askers, Collectives, Inquiry
+from ezpz.launch.run.held_term import HeldTerm, seconds_to_save
 from ezpz.launch.run.live_line import LiveLine
 from ezpz.launch.run.rank_input import InputPump
 from ezpz.launch.run.world import STAGES, Stages, World
@@ -159,6 +160,9 @@ class Supervisor:
         self._given_up: set[str] = set()  # what is observed no more, because that failed
         self._run_folder = ""
         self._saving: Saving | None = None  # made when a rank says that it can save, or keeps a record
+        self._held = HeldTerm(self.loop, self.say, self._pass_held_on)
+        self._hold = 0  # what agents were last told of that: `messages.Hold`
+        self._kills_at = -math.inf  # when the scheduler kills what still runs, after its SIGTERM
         self._busy: set[int] = set()  # ranks that work on their record, for which others may wait
         self._waited_until = -math.inf  # when the last of them was done
         self._since_failure = 0
@@ -301,7 +305,7 @@ class Supervisor:
                 wall=self._wall,
                 began=self.began,
                 at_end=self.limits.save_at_end,
-                is_over=lambda: self.stopping,
+                is_over=lambda: self.stopping and not self._held,
                 chain=os.environ.get("EZPZ_CHAIN", ""),
             )
         return self._saving
@@ -397,14 +401,17 @@ class Supervisor:
                 else:
                     self.kill()  # the second Ctrl-C means now
                 return
-            if not self.outcome.code:
-                self.outcome.code, self.outcome.stopped = 128 + number, True
-                again = "; Ctrl-C again kills" if number == signal.SIGINT else ""
-                does = f"passing it on{again}" if self.world.begun else "no rank has begun"
-                self.say(f"{signal.Signals(number).name} received; {does}")
+            holds = number == signal.SIGTERM and self._may_hold()
+            self._note_ending(number, waits=bool(holds or (self._held and number != signal.SIGINT)))
             if not self.world.begun:
                 if not self.stopping:
                     self._stop(FAILURE_GRACE)
+                return
+            if holds or self._held:
+                self.stopping = True
+                self._held.again(now=number == signal.SIGINT)
+                if holds:
+                    self._hold_term()
                 return
         if number == signal.SIGINT or not self.plan.around.signalling_daemon:
             self._send(number)
@@ -415,6 +422,55 @@ class Supervisor:
             self.loop.at("kill", time.monotonic() + SIGNAL_GRACE, self.kill)
             if number == signal.SIGTERM and self.plan.around.configuration:
                 self._ask_kill_wait(time.monotonic())
+
+    def _note_ending(self, number: int, *, waits: bool) -> None:
+        """Let the first signal that ends the launch be its exit code."""
+        if not self.outcome.code:
+            self.outcome.code, self.outcome.stopped = 128 + number, True
+            does = "passing it on" if self.world.begun else "no rank has begun"
+            does += " when the ranks have saved" if waits else ""
+            again = "; Ctrl-C again kills" if number == signal.SIGINT and self.world.begun else ""
+            self.say(f"{signal.Signals(number).name} received; {does}{again}")
+
+    def _may_hold(self) -> bool:
+        """Tell whether a SIGTERM that comes now is to wait for a save."""
+        return bool(not (self.stopping or self._held) and self._saving and self._saving.can_save and self.world.begun)
+
+    def _hold_term(self) -> None:
+        """Have the ranks save before they get a SIGTERM that came from outside."""
+        around = self.plan.around
+        seconds = seconds_to_save(SIGNAL_GRACE if around.marks else None, self.saving.longest)
+        self._held.begin(seconds)
+        self.note_ends_within(seconds + SIGNAL_GRACE)
+        if around.configuration:
+            self._ask_kill_wait(time.monotonic())
+        self.saving.save_before_term(self._held.end)
+
+    def _pass_held_on(self) -> None:
+        """Let the ranks have the SIGTERM that was held, and end as it wants."""
+        self._send(signal.SIGTERM)
+        if self.stopping:
+            self.loop.at("kill", max(time.monotonic() + SIGNAL_GRACE, self._kills_at), self.kill)
+
+    def _order_hold(self) -> None:
+        """Tell all agents whether a SIGTERM that others send to ranks waits for a save."""
+        by_itself = "EZPZ_IGNORED_AT_START" in self.plan.variables  # the scheduler signals ranks, too
+        how = (2 if by_itself else 1) if self.saving.holds_term else 0
+        if how != self._hold and not self.stopping:
+            self._hold = how
+            self.control.order(messages.Hold(how=how))
+
+    def _term_held(self) -> None:
+        """Take note that agents hold a SIGTERM that others have sent to ranks."""
+        if self._held:
+            self._held.again()
+        elif self._may_hold():
+            self._hold_term()
+        else:
+            self._send(signal.SIGTERM)
+
+    def note_ends_within(self, seconds: float) -> None:
+        """Take note of how long the end takes at most that a signal from outside asks for."""
 
     def _ask_kill_wait(self, began: float) -> None:
         """Ask how long the scheduler lets processes end, and let them have all of that."""
@@ -436,9 +492,14 @@ class Supervisor:
                 return
             self._end_question()
             seconds = around.kill_wait(answer.decode(errors="replace"))
-            if seconds > SIGNAL_GRACE and self.loop.waits_for("kill"):
+            if self._held and seconds:
+                self._held.limit(seconds_to_save(seconds, None))
+                self.note_ends_within(seconds + SIGNAL_GRACE)
+            if seconds > SIGNAL_GRACE and (self._held or self.loop.waits_for("kill")):
                 self.note(f"{around.title} kills what still runs {seconds:g} s after its SIGTERM (KillWait)")
-                self.loop.at("kill", began + seconds, self.kill)
+                self._kills_at = began + seconds
+                if self.loop.waits_for("kill"):
+                    self.loop.at("kill", self._kills_at, self.kill)
 
         self.loop.read(output, take)
 
@@ -454,6 +515,8 @@ class Supervisor:
 
     def fail(self, failure: Failure) -> None:
         """Note a failure; the earliest of those that come within a moment is the cause."""
+        if self._held:
+            self._fail_in_save(failure)
         if self.stopping:
             return  # a consequence
         self.outcome.failures.append(failure)
@@ -463,6 +526,14 @@ class Supervisor:
             self._ask_for_collectives(_TOLD)
         self._settle_at = min(self.loop.due("settle"), time.monotonic() + patience)
         self.loop.at("settle", self._settle_at, self._settle_when_told)
+
+    def _fail_in_save(self, failure: Failure) -> None:
+        """Hold a SIGTERM no longer when a rank fails before all have saved: others may wait for it in their save."""
+        self._held.end(f"{failure.text} before all ranks had saved; ")
+        if self.stopping:  # else it becomes the cause
+            self.outcome.failures.append(failure)
+            if failure.words and not failure.shown:
+                self.screen.say(failure.words.rstrip("\n"))
 
     def _settle_when_told(self) -> None:
         """Name the cause when the ranks that still live have reported their last collectives, or are not waited for."""
@@ -528,6 +599,7 @@ class Supervisor:
     def _stop(self, grace: float) -> None:
         """Ask all ranks to end, and kill them after so many seconds; where none has begun, at once."""
         self.stopping = True
+        self._held.drop()
         self.loop.at("kill", time.monotonic() + grace, self.kill)
         if self.world.begun:
             self._send(signal.SIGTERM)
@@ -589,6 +661,7 @@ class Supervisor:
     def kill(self) -> None:
         """Kill all ranks now."""
         self._killed = True
+        self._held.drop()
         self.loop.cancel("kill")
         reached = self.control.order(messages.Kill())
         self.loop.after("clean", _CLEAN_UP, self._clean_up_is_over)
@@ -680,6 +753,9 @@ class Supervisor:
             self._hear_of_input(index, message)
         elif isinstance(message, messages.Savers | messages.SaveAnswered):
             self.saving.hear(index, message)
+            self._order_hold()
+        elif isinstance(message, messages.TermHeld):
+            self._term_held()
         elif isinstance(message, messages.Done | messages.Alive):
             self._hear_of_host(index, message)
         else:
