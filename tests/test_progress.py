@@ -44,7 +44,8 @@ def spoken(listener):
     """The lines of each connection after the first, which says who speaks."""
     process.wait_until(lambda: listener.lines and all(lines[-1:] == ["end"] for lines in listener.lines), 20, "the end")
     assert all(lines[0].startswith("rank 0 ") for lines in listener.lines)
-    return [[line for line in lines[1:-1] if not line.startswith("dumps")] for lines in listener.lines]
+    of_every_rank = ("dumps", "ending")
+    return [[line for line in lines[1:-1] if not line.startswith(of_every_rank)] for lines in listener.lines]
 
 
 def test_stages_are_told_once_and_the_first_beat_is_a_stage(rank, listener):
@@ -139,6 +140,23 @@ def test_a_section_is_told_at_its_begin_and_the_one_around_it_at_its_end(rank, l
     ]
 
 
+CLEANS_UP = """
+import sys, types
+import ezpz
+ezpz.heartbeat()
+group = types.SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_backend_config=lambda: "nccl")
+group.destroy_process_group = ezpz.heartbeat
+sys.modules["torch"] = types.SimpleNamespace(distributed=group)
+ezpz.cleanup()
+import os; os._exit(0)
+"""
+
+
+def test_to_leave_the_group_is_a_section(rank, listener):
+    rank(CLEANS_UP)
+    assert spoken(listener) == [["stage step", "beat", "section 300.0 1 cleanup", "section 0 0 "]]
+
+
 def test_a_section_without_a_launch_does_nothing(rank, listener):
     rank(IN_SECTIONS, EZPZ_SOCKET="")
     assert listener.lines == []
@@ -205,7 +223,7 @@ def test_a_path_is_an_address_too(rank, tmp_path):
         rank("import ezpz; ezpz.heartbeat()", EZPZ_SOCKET=str(tmp_path / "agent"))
         connection, _ = server.accept()
         with connection, connection.makefile() as file:
-            assert file.read().endswith("stage step\nbeat\n")
+            assert file.read().endswith("stage step\nbeat\nending 300.0\n")
 
 
 def test_a_forked_child_neither_beats_nor_keeps_the_connection(rank, listener):

@@ -23,6 +23,7 @@ path. A process that is a rank of the launch keeps one connection and writes lin
     answer 1 118 1 0.25    it has read request 1 at step 118 (-1 without one) and waits for its turn (0: it is too
                       late); a step takes 0.25 s (0 if that is not known)
     leaves 120        it has saved after step 120, and ends because it was asked to
+    ending 300        the program has ended; what is left to Python (`atexit`, threads, destructors) may take 300 s
 
 and the agent answers, which a rank reads with its beats:
 
@@ -63,6 +64,7 @@ _LONGEST_NAME = 80  # characters of a section
 _GO = 10.0  # seconds that a rank waits, at the step of a request to save, for all others to have read it
 _SOON = 0.05  # seconds between two looks for what the launcher asks next, once it has begun to ask
 _SAVE = 1800.0  # seconds without a heartbeat that a save may take under `launch --idle-timeout`
+_ENDING = 300.0  # and what Python does after the last line of the program
 _ARRIVES = 2.0  # seconds for a signal that the launcher has let go
 _ONE_SIGNAL = 3.0  # seconds in which a signal that comes again is the same one: schedulers send one several times
 _LATER = 30.0  # seconds until the next try, where the agent's queue of connections stayed full
@@ -218,6 +220,11 @@ def patience(name: str, seconds: float) -> _Section:
         seconds: Its timeout, where no other limit is longer.
     """
     return _Section(name, seconds, at_least=True)
+
+
+def leaving() -> _Section:
+    """Return a section for what ends a rank on purpose: it may take as long as what Python does after the program."""
+    return patience("cleanup", _ENDING)
 
 
 def _seconds(timeout: str | float | None) -> float:
@@ -872,6 +879,22 @@ def _at_exit() -> None:
             _lock.release()
 
 
+def _tell_when_ending(agent: _Agent) -> None:
+    """Have the agent told that the program has ended, before Python joins threads and calls functions of `atexit`.
+
+    Those of `atexit` itself are too late: all threads were joined then, and what was registered later has been called.
+    """
+    register = getattr(threading, "_register_atexit", atexit.register)
+    try:
+        register(_say_ending)
+    except RuntimeError:  # that has begun
+        agent.say(f"ending {_ENDING}")
+
+
+def _say_ending() -> None:
+    _say(f"ending {_ENDING}")
+
+
 def _meet() -> _Agent | None:
     """Connect to the agent and say who this is; None where there is none, or this process is not a rank of the launch.
 
@@ -888,6 +911,7 @@ def _meet() -> _Agent | None:
     agent = _Agent(_connect(address))
     agent.say(f"rank {rank} {os.getpid()}")
     atexit.register(_at_exit)
+    _tell_when_ending(agent)
     number = _offer_dumps()
     if number:
         agent.say(f"dumps {number}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 
 import pytest
@@ -93,3 +94,45 @@ def test_a_rank_that_fails_while_all_are_asked_what_they_do_is_the_cause(run_cli
     assert "ezpz: rank 1 on host" in done.stderr
     assert "exited with code 3" in done.stderr
     assert done.returncode == 3, done.stderr
+
+
+# The program has ended, and takes longer than the idle limit of 2 s to be gone. That of an end is 5 minutes, here 4 s.
+ENDS = """
+import atexit, os, sys, threading, time
+import ezpz, ezpz.progress
+from concurrent.futures import ThreadPoolExecutor
+ezpz.progress._ENDING = 4.0
+ezpz.heartbeat()
+def linger():
+    time.sleep(float(sys.argv[2]))
+if sys.argv[1] == "atexit":
+    atexit.register(linger)
+elif sys.argv[1] == "thread":
+    threading.Thread(target=linger).start()
+elif sys.argv[1] == "pool":
+    ThreadPoolExecutor().submit(linger)
+elif sys.argv[1] == "raises":
+    atexit.register(linger)
+    sys.exit(3)
+"""
+HANGS = "has come to the end of its program, and Python has not ended for 4 seconds since (--idle-timeout)"
+PYTHON = shlex.quote(sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (f"exec {PYTHON} ends.py atexit 3.2", 0, ""),
+        (f"exec {PYTHON} ends.py thread 3.2", 0, ""),
+        (f"exec {PYTHON} ends.py pool 3.2", 0, ""),
+        (f"exec {PYTHON} ends.py raises 3.2", 3, "exited with code 3"),
+        (f"{PYTHON} ends.py none 0; sleep 5", 0, ""),  # another program, of which nothing is expected
+        (f"exec {PYTHON} ends.py atexit 600", 124, HANGS),
+    ],
+)
+def test_a_program_that_has_ended_has_longer_to_be_gone(run_cli, tmp_path, command, code, words):
+    (tmp_path / "ends.py").write_text(ENDS)
+    line = [sys.executable, "-m", "ezpz.launch", "-n", "2", "--idle-timeout", "2", "sh", "-c", command]
+    done = run_cli(line, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr

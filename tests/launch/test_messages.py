@@ -238,6 +238,8 @@ def test_a_piece_with_a_header_that_is_none_is_refused(subtests):
 
 
 def test_seconds_are_finite_floats():
-    report = REPORTS.decode(b'{"say": "idle", "rank": 0, "pid": 1, "seconds": 3, "limit": 2, "section": ""}')
+    report = REPORTS.decode(
+        b'{"say": "idle", "rank": 0, "pid": 1, "seconds": 3, "limit": 2, "section": "", "ending": false}'
+    )
     assert isinstance(report.seconds, float)
     assert math.isfinite(report.seconds)

@@ -87,6 +87,16 @@ def test_a_rank_that_never_beat_is_watched_in_a_section_only(rank):
     assert rank.idle_after(IDLE + 1) == [("", IDLE)]
 
 
+def test_a_program_that_has_ended_has_a_limit_of_its_own(rank):
+    rank.say("ending 300")
+    assert rank.idle_after(1e9) == []  # it never beat
+    rank.say("beat", "section 600 0 load", "ending 300")
+    assert rank.idle_after(299) == []
+    assert rank.idle_after(301) == [("", 300.0)]
+    rank.say("section 20 0 clean up")
+    assert rank.idle_after(21) == [("clean up", 20.0)]
+
+
 def test_a_connection_that_ends_ends_the_section(rank):
     rank.say("beat", "section 0 0 endless")
     rank.progress.hung_up(rank.connection)

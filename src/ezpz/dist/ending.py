@@ -25,6 +25,7 @@ from ezpz.dist.siblings import is_supervised
 from ezpz.errors import EzpzError
 from ezpz.files import write_whole
 from ezpz.log import get_logger
+from ezpz.progress import leaving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -221,12 +222,13 @@ def cleanup() -> None:
     if torch is None:
         return
     gloo = _has_gloo(torch)
-    try:
-        torch.distributed.destroy_process_group()
-    except RuntimeError as failure:  # a peer that left first must not turn success into failure
-        get_logger(__name__).warning(f"could not leave the process group cleanly: {failure}")
-    if gloo:
-        time.sleep(_GLOO_SECONDS)
+    with leaving():
+        try:
+            torch.distributed.destroy_process_group()
+        except RuntimeError as failure:  # a peer that left first must not turn success into failure
+            get_logger(__name__).warning(f"could not leave the process group cleanly: {failure}")
+        if gloo:
+            time.sleep(_GLOO_SECONDS)
 
 
 def _with_group() -> Any:

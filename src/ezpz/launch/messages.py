@@ -246,7 +246,9 @@ class Stages(Message):
 
 
 class Idle(Message):
-    """A rank shows no progress for longer than its limit: of the section that is named, else that of all."""
+    """A rank shows no progress for longer than its limit: of the section that is named, of what Python does when its
+    program has ended, else that of all.
+    """
 
     kind = "idle"
     rank: int = rank_field()
@@ -254,6 +256,7 @@ class Idle(Message):
     seconds: float = seconds_field()
     limit: float = seconds_field()
     section: str = text_field(_NAME)
+    ending: bool = flag_field()
 
 
 class Pace(Message):
@@ -648,6 +651,13 @@ class SaveAnswer(Message):
     pace: float = seconds_field()
 
 
+class Ending(Message):
+    """The program of that rank has ended; what Python does after it may take so many seconds."""
+
+    kind = "ending"
+    seconds: float = seconds_field()
+
+
 class DumpsAt(Message):
     """At this signal the process writes its Python stacks to its stderr."""
 
@@ -724,7 +734,7 @@ FROM_RANKS = Words(
     LONGEST_ORDER,
     *FROM_SHIMS.kinds.values(),
     *(RankSpeaks, StageReached, Beat, At, Pace, Busy, Section, Recording, DumpsAt, Arrivals),
-    *(Saver, Saved, Leaves, SaveAnswer),
+    *(Saver, Saved, Leaves, SaveAnswer, Ending),
 )
 TO_RANKS = Words(LONGEST_ORDER, AskToSave, SaveNow, Hold, Signal)
 

@@ -49,6 +49,7 @@ class Progress:
     def __init__(self, ranks: dict[int, RankProcess], settings: Settings, clock: float) -> None:
         self._ranks, self._settings, self._clock = ranks, settings, clock
         self._speakers: dict[socket.socket, RankProcess] = {}
+        self._pids: dict[socket.socket, int] = {}  # of the processes that speak
         self._reported: dict[str, int] = {}  # stage to the number of ranks that the launcher knows of
         self._began, self._pause = 0.0, 0.0
         self._look_at: float | None = None
@@ -77,6 +78,7 @@ class Progress:
         if isinstance(message, messages.RankSpeaks):
             if message.rank in self._ranks:
                 self._speakers[connection] = self._ranks[message.rank]
+                self._pids[connection] = message.pid
             return True
         rank = self._speakers.get(connection)
         if rank is not None:
@@ -92,6 +94,9 @@ class Progress:
             rank.beat = time.monotonic()
             rank.has_beaten = True
             self._idle.discard(rank.rank)
+        elif isinstance(message, messages.Ending):
+            rank.ending = message.seconds
+            self._set_section(rank, None)
         elif isinstance(message, messages.Section):
             self._set_section(rank, message)
         elif isinstance(message, messages.At):
@@ -114,11 +119,13 @@ class Progress:
 
     def hung_up(self, connection: socket.socket) -> None:
         """Forget a rank's connection."""
-        rank = self._speakers.pop(connection, None)
+        rank, pid = self._speakers.pop(connection, None), self._pids.pop(connection, 0)
         if rank:
             rank.dumps.clear()
             if rank.section is not None:  # another program may run in its place
                 self._set_section(rank, None)
+            if pid != rank.pid:  # one that the rank had started, as a shell does, and nothing is expected of the next
+                rank.beat, rank.has_beaten, rank.ending = None, False, 0.0
             if rank.is_busy:
                 self._set_busy(rank, busy=False)
             if self._savers:
@@ -183,7 +190,7 @@ class Progress:
         """Return how long a rank may show no progress where it is."""
         limit, section = self._settings.idle, rank.section
         if not limit or section is None:
-            return limit
+            return limit and max(limit, rank.ending)
         if section.timeout <= 0:
             return None
         timeout = min(section.timeout, durations.LONGEST)
@@ -239,10 +246,15 @@ class Progress:
         for rank, limit, due in self._idle_dues():
             if now >= due:
                 self._idle.add(rank.rank)
-                section = rank.section.name if rank.section else ""
-                seconds = now - due + limit
                 reports.append(
-                    messages.Idle(rank=rank.rank, pid=rank.pid, seconds=seconds, limit=limit, section=section)
+                    messages.Idle(
+                        rank=rank.rank,
+                        pid=rank.pid,
+                        seconds=now - due + limit,
+                        limit=limit,
+                        section=rank.section.name if rank.section else "",
+                        ending=rank.ending > 0,
+                    )
                 )
         if self._arrivals_due is not None and now >= self._arrivals_due:
             reports += self.arrivals()

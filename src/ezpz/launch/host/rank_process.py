@@ -48,6 +48,7 @@ class RankProcess:
         beat: When it last showed progress, by the monotonic clock; None as long as none is expected of it.
         has_beaten: Whether it ever sent a heartbeat.
         section: Where it may be without one for longer, or for less long, than elsewhere; None outside.
+        ending: Seconds that it may take for its end when its program has ended; 0 before.
         is_busy: Whether it has reported that it works on its record, so that other ranks may wait for it.
         step: The last step that it reported, -1 if none.
         stages: Stage to the time when it was reached, in seconds since 1970 by this host's clock.
@@ -84,6 +85,7 @@ class RankProcess:
         self.beat: float | None = None
         self.has_beaten = False
         self.section: messages.Section | None = None
+        self.ending = 0.0
         self.is_busy = False
         self.step = -1
         self.stages: dict[str, float] = {}

@@ -933,10 +933,15 @@ class Supervisor:
         if (self._busy and message.rank not in self._busy) or time.monotonic() < self._waited_until + message.limit:
             self.control.order(messages.CountAnew())
             return
-        limit = f"{message.limit:g} s (--idle-timeout)"
+        limit = f"has shown no progress for {message.limit:g} s (--idle-timeout)"
         if message.section:
-            limit = f"{durations.in_words(message.limit)} in section {message.section}"
-        self._end_hanging(f"rank {message.rank} on host {host} (pid {message.pid}) has shown no progress for {limit}")
+            limit = f"has shown no progress for {durations.in_words(message.limit)} in section {message.section}"
+        elif message.ending:
+            limit = (
+                f"has come to the end of its program, and Python has not ended for {durations.in_words(message.limit)}"
+                " since (--idle-timeout)"
+            )
+        self._end_hanging(f"rank {message.rank} on host {host} (pid {message.pid}) {limit}")
 
     # What every rank is doing, for a run that hangs or for `ezpz stacks`.
 
