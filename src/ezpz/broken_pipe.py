@@ -56,7 +56,7 @@ def give_up(stream: TextIO) -> None:
         if null != target:  # a closed descriptor is the first that the system gives out again
             os.dup2(null, target)
             os.close(null)
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError, TypeError):
         pass  # it has no descriptor
 
 

@@ -68,7 +68,10 @@ class RankFile(logging.Handler):
             self._is_off = True
             self._kept.clear()
             reason = error.strerror or str(error)
-            print(f"ezpz: no log file of rank {self.rank}: cannot write {self.path}: {reason}", file=sys.stderr)
+            try:
+                print(f"ezpz: no log file of rank {self.rank}: cannot write {self.path}: {reason}", file=sys.stderr)
+            except Exception:  # noqa: BLE001, S110  # stderr is closed, or an object of the user's own
+                pass
             return
         self._dropped += len(self._kept) == KEPT
         self._kept.append(line)

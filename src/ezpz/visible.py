@@ -13,7 +13,7 @@ import sys
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import TextIO
+    from typing import Any, TextIO
 
 LINES = "\n\t"  # what a text of several lines may hold
 # Marks of direction, separators of lines and paragraphs, and letters of tags, which are invisible (UAX #9, Unicode 16).
@@ -66,8 +66,43 @@ def use_color(stream: object) -> bool:
     # Open MPI gives every rank a terminal of its own, wherever mpiexec writes to.
     if os.environ.get("NO_COLOR") or "OMPI_COMM_WORLD_RANK" in os.environ or os.environ.get("TERM") == "dumb":
         return False
-    isatty = getattr(stream, "isatty", None)
-    return bool(isatty and isatty())
+    return is_terminal(stream)
+
+
+# A program may put any object with a `write` in the place of stdout: what else it has is asked for with care.
+
+
+def is_terminal(stream: object) -> bool:
+    """Tell whether a stream is a terminal; one that cannot say is none."""
+    try:
+        return bool(stream.isatty())  # type: ignore[attr-defined]  # as the next line says
+    except Exception:  # noqa: BLE001  # it has none, it is closed, or it is an object of the user's own
+        return False
+
+
+def is_closed(stream: object) -> bool:
+    """Tell whether nothing can be written to a stream: it is None, or says that it is closed."""
+    return stream is None or bool(_asked(stream, "closed"))
+
+
+def encoding_of(stream: object, otherwise: str = "utf-8") -> str:
+    """Return how a stream encodes text, as far as it says so."""
+    encoding = _asked(stream, "encoding")
+    return encoding if isinstance(encoding, str) and encoding else otherwise
+
+
+def flush(stream: object) -> None:
+    """Flush a stream, if it can be."""
+    flush_it = _asked(stream, "flush")
+    if flush_it is not None:
+        flush_it()
+
+
+def _asked(stream: object, name: str) -> Any:
+    try:
+        return getattr(stream, name, None)
+    except Exception:  # noqa: BLE001  # an object that passes questions on to another one
+        return None
 
 
 # Colours by what they mean; `visible` lets these pass and no others.
@@ -118,9 +153,9 @@ def show(text: str, stream: TextIO | None = None, *, colors: bool = False) -> No
     if stream is None:  # a process without a standard output
         return
     line = visible(text, LINES, colors=colors) + "\n"
-    encoding = stream.encoding or "utf-8"
+    encoding = encoding_of(stream)
     stream.write(line.encode(encoding, "backslashreplace").decode(encoding))
-    stream.flush()
+    flush(stream)
 
 
 def show_path(path: str) -> None:
@@ -130,7 +165,7 @@ def show_path(path: str) -> None:
         OSError: The reader has left, or the disk is full.
     """
     out = getattr(sys.stdout, "buffer", None)
-    if out is None or sys.stdout.isatty():
+    if out is None or is_terminal(sys.stdout):
         show(path)
         return
     sys.stdout.flush()

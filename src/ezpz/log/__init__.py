@@ -23,13 +23,14 @@ import logging
 import os
 import sys
 from collections import deque
+from contextlib import suppress
 from threading import Event, Thread
 from time import localtime, strftime, time
 
 from ezpz.errors import RankError, UsageError
 from ezpz.rank_log import RankFile
 from ezpz.ranks import from_environ
-from ezpz.visible import use_color
+from ezpz.visible import encoding_of, flush, use_color
 
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ _sources: dict[str, str] = {}  # file of a program -> how lines name it
 _who: tuple[str | None, int, int] | None = None  # RANK as it was, this rank and the world's size as they were then
 _file: RankFile | None = None
 _later: list[LaterLines] = []  # those in use
+_broken: set[int] = set()  # objects in the place of stdout that have failed
 
 
 def __getattr__(name: str) -> object:
@@ -314,6 +316,12 @@ class _Console(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record, unless this process turns out to be another rank than it was when the logger was made."""
+        try:
+            self._emit(record)
+        except Exception:  # noqa: BLE001  # as the standard handlers do: whatever a line raises, the program continues
+            self.handleError(record)
+
+    def _emit(self, record: logging.LogRecord) -> None:
         write_later_lines()
         if _who is None or _who[0] != os.environ.get("RANK"):
             for console in _consoles.values():
@@ -327,22 +335,35 @@ class _Console(logging.Handler):
         if is_other:
             self._stream = stream
             self._speaks.color = use_color(stream) if self.colored is None else self.colored
+        line = self.format(record) + "\n"
         try:
-            line = self.format(record) + "\n"
             try:
                 stream.write(line)
             except UnicodeEncodeError:
-                stream.write(line.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
-            stream.flush()
-        except Exception:  # noqa: BLE001  # as the standard handlers do: whatever a line raises, the program continues
-            self.handleError(record)
+                encoding = encoding_of(stream, "ascii")
+                stream.write(line.encode(encoding, "backslashreplace").decode(encoding))
+            flush(stream)
+        except (OSError, ValueError):
+            raise
+        except Exception as error:  # noqa: BLE001  # an object of the program's own
+            _tell_broken(stream, error)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
         """Be silent when the reader is gone or the disk is full; a line that cannot be rendered is shown as a
         mistake.
         """
         if not isinstance(sys.exc_info()[1], (OSError, ValueError)):
-            super().handleError(record)
+            with suppress(Exception):  # stderr may be as broken as stdout
+                super().handleError(record)
+
+
+def _tell_broken(stream: object, error: Exception) -> None:
+    """Say on stderr, once, that an object in the place of stdout takes no lines."""
+    if id(stream) not in _broken:
+        _broken.add(id(stream))
+        with suppress(Exception):
+            what = f"{type(stream).__name__}.write of the program: {type(error).__name__}"
+            print(f"ezpz: cannot write log lines to stdout: {what}", file=sys.stderr)
 
 
 def _rank_and_size() -> tuple[str | None, int, int]:

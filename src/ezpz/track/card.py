@@ -23,7 +23,7 @@ from ezpz.track.quantities import duration, number
 from ezpz.track.speed import speed_of, steady
 from ezpz.track.terminal.screen import Screen, look, say
 from ezpz.track.terminal.width import cleaned, columns
-from ezpz.visible import shell_line
+from ezpz.visible import is_closed, shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ def show_card(run: Run, paths: Mapping[str, Path], *, ranks: int = 0) -> None:
         paths: What was written, by the names of `ezpz.track.History.paths`.
         ranks: Ranks whose samples its throughput counts; 0 where that is not known.
     """
-    if sys.stdout is None or sys.stdout.closed:
+    if is_closed(sys.stdout):
         return
     screen = look(sys.stdout, piped=_WIDEST)
     try:

@@ -9,6 +9,7 @@ from ezpz.broken_pipe import give_up
 from ezpz.track.terminal.screen import Screen, look, say
 from ezpz.track.terminal.textplot import WIDTH, Drawing
 from ezpz.track.terminal.width import columns
+from ezpz.visible import is_closed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,4 +74,4 @@ def look_at_stdout() -> Screen:
     A rank's output goes through its launcher, and somebody reads that on a terminal of 80 columns: where its width
     is not known, plots are as wide as the saved ones.
     """
-    return look(sys.stdout, piped=WIDTH) if sys.stdout and not sys.stdout.closed else Screen(WIDTH)
+    return Screen(WIDTH) if is_closed(sys.stdout) else look(sys.stdout, piped=WIDTH)

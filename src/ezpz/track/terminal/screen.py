@@ -7,7 +7,7 @@ import os
 from ezpz.broken_pipe import give_up
 from ezpz.records import NamedTuple
 from ezpz.track.terminal.width import columns
-from ezpz.visible import LINES, use_color, visible
+from ezpz.visible import LINES, encoding_of, flush, is_closed, is_terminal, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def look(stream: TextIO, *, width: int | None = None, piped: int = PIPED) -> Scr
 def _size(stream: TextIO) -> tuple[int, int]:
     """Return columns and lines of a terminal; 0 for each unknown one (Open MPI gives ranks one without a size)."""
     try:
-        size = os.get_terminal_size(stream.fileno()) if stream.isatty() else os.terminal_size((0, 0))
-    except (OSError, ValueError):  # no descriptor, or a closed one
+        size = os.get_terminal_size(stream.fileno()) if is_terminal(stream) else os.terminal_size((0, 0))
+    except (OSError, ValueError, AttributeError, TypeError):  # no descriptor, or a closed one
         return 0, 0
     return size.columns, size.lines
 
@@ -110,7 +110,7 @@ def _takes_blocks(stream: TextIO) -> bool:
     if os.environ.get("LC_ALL") in _NO_UTF8 and not os.environ.get("PYTHONIOENCODING"):
         return False
     try:
-        _SAMPLE.encode(stream.encoding or "ascii")
+        _SAMPLE.encode(encoding_of(stream, "ascii"))
     except (UnicodeEncodeError, LookupError):
         return False
     return True
@@ -128,19 +128,23 @@ def say(stream: TextIO | None, text: str, errors: str = "replace") -> bool:
         False if there is no reader: a closed stream, or a reader that has left (``| head``).
 
     Raises:
-        OSError: The stream takes no more, as on a full disk.
+        OSError: The stream takes no more, as on a full disk; or it is an object of the program's own, and fails.
     """
-    if stream is None or stream.closed:
+    if stream is None or is_closed(stream):
         return False
     return _write(stream, visible(text, LINES, colors=use_color(stream)), errors)
 
 
 def _write(stream: TextIO, text: str, errors: str) -> bool:
-    encoding = stream.encoding or "utf-8"
+    encoding = encoding_of(stream)
     try:
         stream.write(text.encode(encoding, errors).decode(encoding) + "\n")
-        stream.flush()
+        flush(stream)
     except BrokenPipeError:
         give_up(stream)
         return False
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
     return True
