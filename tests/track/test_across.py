@@ -248,6 +248,60 @@ def test_a_callback_that_raises_costs_one_warning(monkeypatch, capsys):
     assert capsys.readouterr().out.count("no longer gathered: ZeroDivisionError: not here; training continues.") == 1
 
 
+class SharedKeys:
+    """A store in this process."""
+
+    def __init__(self):
+        self.content = {}
+
+    def set(self, key, value):
+        self.content[key] = value
+
+    def get(self, key):
+        return self.content[key]
+
+    def has(self, *keys):
+        return all(key in self.content for key in keys)
+
+    def add(self, key, amount):
+        self.content[key] = self.content.get(key, 0) + amount
+        return self.content[key]
+
+    def delete(self, key):
+        del self.content[key]
+
+    def close(self):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("patience", "is_all"), [(0.2, True), (0.1, False)], ids=["end", "unexpected end"])
+def test_what_was_handed_over_is_recorded_or_counted_as_missing(monkeypatch, capsys, patience, is_all):
+    keys, steps = SharedKeys(), []
+
+    def slow(_, m):
+        time.sleep(0.05)
+        steps.extend(m["steps"])
+
+    monkeypatch.setattr("ezpz.track.over_ranks.transport.find_keys", lambda *_: keys)
+    monkeypatch.setattr("ezpz.track.over_ranks.across._PATIENCE", 0.2)
+    monkeypatch.setattr("ezpz.track.over_ranks.across._GRACE", 0.1)
+    before = threads()
+    other, root = across(rank=1), Across(Ranks(0, 2, 0, 2, 0, "contract"), 10, name="t", folder=None, record=slow)
+    for step in range(200):
+        for each in (other, root):
+            each.add(step, {"a": 1.0})
+    other.finish()
+    missing = root.finish(patience)
+    end_of(threads() - before)
+    if is_all:
+        assert (missing, steps) == ([], list(range(200)))
+    else:
+        assert 0 < len(steps) < 200
+        assert missing == [f"values over all ranks of {200 - len(steps)} of 200 steps could not be recorded"]
+        assert missing[0] in capsys.readouterr().out
+
+
 ALONE = """
 import os, sys, time
 from ezpz.ranks import Ranks

@@ -138,6 +138,8 @@ def statistic(row: Row, key: str, part: str) -> Any:
 
     entry, length = row["m"]["keys"].get(key), len(row["m"]["steps"])
     values = entry.get(part) if isinstance(entry, dict) else None
+    if isinstance(values, list) and len(values) == length and set(map(type, values)) == {float}:  # nearly all
+        return np.array(values, dtype=np.float64)
     known = [decode(value) for value in values[:length]] if isinstance(values, list) else []
     numbers = [float(value) if isinstance(value, (int, float)) else np.nan for value in known]
     return np.array(numbers + [np.nan] * (length - len(numbers)), dtype=np.float64)

@@ -80,15 +80,20 @@ class Onward:
             if wandb.run is not None:
                 wandb.log(step, values)
 
-    def finish(self, *, hurry: bool) -> None:
-        """Pass on what is left, and on rank 0 wait for what others have on their way; not for long when in a hurry."""
-        self.flush()
-        if self._across is not None:
-            self._across.finish(*((_HURRY,) if hurry else ()))
+    def finish(self, *, hurry: bool) -> list[str]:
+        """Pass on what is left, and on rank 0 wait for what others have on their way; not for long when in a hurry.
 
-    def leave(self) -> None:
+        Returns:
+            What is missing in the records over all ranks, in sentences.
+        """
+        self.flush()
+        if self._across is None:
+            return []
+        return self._across.finish(*((_HURRY,) if hurry else ()))
+
+    def leave(self) -> list[str]:
         """Do as `finish` in a hurry: the program ends."""
-        self.finish(hurry=True)
+        return self.finish(hurry=True)
 
 
 def across_of(

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 
 VERSION = 1
+MOST_NUMBERS = 8192  # in one record over all ranks
 _AS_IT_IS = {int, float, bool}
 _PLAIN = {"v", "t", "step", "m"}
 _NUMBERS = {float, type(None)}
@@ -238,6 +239,11 @@ def _is_window(m: dict[str, Any]) -> bool:
     return all(isinstance(entry, dict) and _is_entry(entry, world, len(steps), width) for entry in keys.values())
 
 
+def is_full(m: dict[str, Any]) -> bool:
+    """Tell whether a record holds so many numbers that its window may continue in the next one."""
+    return bool(m["every"]) and len(m["keys"]) * (m["world"] + 6) * (len(m["steps"]) + 1) > MOST_NUMBERS
+
+
 def _is_entry(entry: dict[str, Any], world: int, steps: int, width: int) -> bool:
     ranks = entry.get("ranks", [[]])
     if not (isinstance(ranks, list) and len(ranks) <= world):
@@ -250,6 +256,8 @@ def _is_entry(entry: dict[str, Any], world: int, steps: int, width: int) -> bool
 def _are_numbers(values: Any, most: int) -> bool:
     if not (isinstance(values, list) and len(values) <= most):
         return False
+    if set(map(type, values)) <= _NUMBERS:  # nearly all
+        return True
     return all(
         is_int64(value) if type(value) is int else type(value) in _NUMBERS or (type(value) is str and value in SPECIAL)
         for value in values

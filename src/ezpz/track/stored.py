@@ -15,11 +15,12 @@ from weakref import finalize
 from ezpz.errors import TrackError
 from ezpz.files import Replacement
 from ezpz.track.blocks import STRETCH, Block, Stretch, pack, read_blocks, seal, sums_agree
-from ezpz.track.records import parse, read_stretch, tell_passed_over
+from ezpz.track.records import is_full, parse, read_stretch, tell_passed_over
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
     from ezpz.track.records import Row
 
@@ -45,16 +46,54 @@ class Stored:
         self.inode = inode
 
     def windows(self) -> list[Row]:
-        """Return the records over all ranks, in the order of writing."""
-        rows = []
+        """Return the records over all ranks, in the order of writing; pieces of one are put together again."""
+        rows: list[Row] = []
+        was_full = False
         for start, size in (window for block in self.blocks for window in block.windows):
             try:
                 row = parse(self.read(start, size), "")
             except ValueError:  # changed since it was read
                 continue
-            if row is not None and row["k"] == "ranks":
+            if row is None or row["k"] != "ranks":
+                continue
+            joins = was_full and _join(rows[-1], row)
+            was_full = is_full(row["m"])
+            if not joins:
                 rows.append(row)
         return rows
+
+
+def _join(row: Row, following: Row) -> bool:
+    """Add the steps of a record to those of the one before, if both are parts of one; tell whether they were."""
+    m, more = row["m"], following["m"]
+    keys = m["keys"]
+    if row["a"] != following["a"] or m["world"] != more["world"] or more["steps"][0] <= m["steps"][-1]:
+        return False
+    if "held" not in m or "held" not in more or keys.keys() != more["keys"].keys():
+        return False
+    if not all(_are_alike(keys[key], entry, len(more["steps"])) for key, entry in more["keys"].items()):
+        return False
+    row["t"], row["step"] = following["t"], following["step"]
+    m["steps"] += more["steps"]
+    m["held"] += more["held"]
+    if "batches" in more:
+        m["batches"] = {**m.get("batches", {}), **more["batches"]}
+    for key, entry in more["keys"].items():
+        for part, values in entry.items():
+            if part == "ranks":
+                for ours, theirs in zip(keys[key][part], values, strict=True):
+                    ours.extend(theirs)
+            else:
+                keys[key][part] += values
+    return True
+
+
+def _are_alike(entry: dict[str, Any], more: dict[str, Any], steps: int) -> bool:
+    if entry.keys() != more.keys() or len(entry.get("ranks", ())) != len(more.get("ranks", ())):
+        return False
+    return all(len(values) == steps for part, values in more.items() if part != "ranks") and all(
+        len(values) == steps for values in more.get("ranks", ())
+    )
 
 
 def read_stored(folder: str, may_write: Callable[[], bool], *, tell: bool = True) -> Stored:

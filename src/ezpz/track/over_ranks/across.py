@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
@@ -26,9 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Across"]
 
+_PATIENCE = 30.0  # seconds that rank 0 waits for others at the end of a run
 _LEAVE = 5.0  # seconds in which another rank puts its rest into the store; in which a thread ends with the program
 _AT_EXIT = 1.0  # seconds that rank 0 waits for others when the program has not finished
 _GRACE = 4.0  # seconds beyond its patience in which rank 0 writes what it has
+_AT_WORK = 3.0  # seconds: a thread that has got on since then is waited for, however long, but at an unexpected end
+
+_LAST = 1.0  # seconds for the record that a thread is at when it is stopped
 
 _made: dict[str, int] = {}  # how many of each name this process has made: ranks count alike
 
@@ -61,6 +66,8 @@ class Across:
         self._rows = self._task.rows
         self._pid = os.getpid()
         self._notes: dict[int, float] = {}
+        self._steps = 0  # handed over, each once
+        self._last: int | None = None
         self._open = ranks.world_size > 1
         if self._open:
             self._thread = threading.Thread(target=self._run, name="ezpz-across", daemon=True)
@@ -78,6 +85,8 @@ class Across:
         if self._open:
             if self._notes and step in self._notes:
                 values = {**values, BATCH: self._notes.pop(step)}
+            if self._last is None or step > self._last:
+                self._last, self._steps = step, self._steps + 1
             self._rows.append((step, values, weight))
 
     def note(self, step: int, number: float) -> None:
@@ -85,19 +94,35 @@ class Across:
         if self._open:
             self._notes[step] = number
 
-    def finish(self, patience: float = 30.0) -> None:
+    def finish(self, patience: float = _PATIENCE) -> list[str]:
         """Hand over what is left; on rank 0 wait for the others and record it. A second call does nothing.
 
         Args:
             patience: Seconds that rank 0 waits at most. It waits until every rank has ended or has sent its rows up to
                 rank 0's last step, or nothing new has come for 3 s. Other ranks do not wait: they put their rest
-                into the store, for which they have 5 s.
+                into the store, for which they have 5 s. A thread that is still at work is waited for longer, but for
+                less than the usual patience.
+
+        Returns:
+            On rank 0, what is missing in its records, in a sentence.
         """
-        if self._open and os.getpid() == self._pid:
-            self._open = False
-            self._task.patience, self._task.finishing = patience, True
-            self._task.wake.set()
-            self._task.over.wait(patience + _GRACE if self._task.ranks.rank == 0 else _LEAVE)
+        if not self._open or os.getpid() != self._pid:
+            return []
+        self._open, task = False, self._task
+        task.patience, task.finishing = patience, True
+        task.wake.set()
+        deadline = monotonic() + (patience + _GRACE if task.ranks.rank == 0 else _LEAVE)
+        while not task.over.wait(max(0.1, deadline - monotonic())):
+            if patience < _PATIENCE or monotonic() - task.worked > _AT_WORK:
+                task.stop = True
+                task.over.wait(_LAST)  # it ends with the record that it is at
+                break
+        missing = self._steps - task.recorded
+        if task.ranks.rank or missing <= 0 or not (task.stop or task.is_short):
+            return []
+        problem = f"values over all ranks of {missing} of {self._steps} steps could not be recorded"
+        get_logger(__name__).warning(f"{problem}; rank 0's own are complete.")
+        return [problem]
 
     def _at_exit(self) -> None:
         """Leave no thread that could wake up inside torch while Python ends: that would abort the process."""
@@ -116,6 +141,7 @@ class Across:
                 task.wake.wait(worker.pause())
                 task.wake.clear()
         except Exception as error:  # noqa: BLE001  # torch or a callback may raise anything
+            task.is_short = True
             get_logger(__name__).warning(
                 f"values of all ranks are no longer gathered: {type(error).__name__}: {error}; training continues."
             )

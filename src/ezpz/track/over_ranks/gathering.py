@@ -46,6 +46,9 @@ class Task:
         patience: Seconds that rank 0 waits at most when it is finishing.
         wake: Ends the pause between two turns.
         over: Set by the thread when no one needs to wait for it any more.
+        worked: When the thread last got on, by the monotonic clock.
+        recorded: Steps that rank 0 has recorded.
+        is_short: Whether rows were left out, or the thread has ended by an error.
     """
 
     ranks: Ranks
@@ -60,6 +63,9 @@ class Task:
     patience: float = 0.0
     wake: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
+    worked: float = 0.0
+    recorded: int = 0
+    is_short: bool = False
 
 
 class _Worker:
@@ -100,8 +106,10 @@ class _Worker:
         """Yield the windows that the rows so far have filled."""
         rows = self._task.rows
         if len(rows) == rows.maxlen:
+            self._task.is_short = True
             self._warn(f"more than {_MOST_ROWS} rows waited: the oldest are missing from the records over all ranks.")
         while rows:
+            self._task.worked = monotonic()
             full = self._slicer.add(*rows.popleft())
             if full is not None:
                 yield full
@@ -168,7 +176,7 @@ class Child(_Worker):
     def _put(self, *pieces: Slice) -> None:
         for piece in pieces:
             self._outbox.put(pack(piece))
-            self._sent_at = monotonic()
+            self._task.worked = self._sent_at = monotonic()
         if self._outbox.dropped:
             self._warn("rank 0 takes no values of this rank: some are missing from the records over all ranks.")
 
@@ -183,6 +191,7 @@ class Root(_Worker):
         super().__init__(task)
         self._collector = Collector(task.ranks.world_size, task.window)
         self._finish_at = 0.0
+        self._last_recorded = NO_STEP
 
     def pause(self) -> float:
         """Return for how many seconds nothing needs to be done."""
@@ -222,6 +231,7 @@ class Root(_Worker):
 
     def _take(self, pieces: Iterable[Slice]) -> None:
         for piece in pieces:
+            self._task.worked = monotonic()
             self._collector.take(piece)
 
     def _is_worth_waiting(self) -> bool:
@@ -239,8 +249,14 @@ class Root(_Worker):
         if self._collector.is_full:
             self._collector.take(self._slicer.cut())
         for m in self._collector.records(rest=rest):
+            self._task.worked = monotonic()
+            if self._task.stop:
+                return
             if self._task.record is not None:
                 self._task.record(m["steps"][-1], m)
+            if m["steps"][-1] > self._last_recorded:  # a large world has a record of each metric
+                self._last_recorded = m["steps"][-1]
+                self._task.recorded += len(m["steps"])
 
     def _end(self) -> bool:
         """Record the rest, and say what it lacks."""

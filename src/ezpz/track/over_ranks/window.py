@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ezpz.track.records import MOST_NUMBERS
 from ezpz.track.seen import BATCH, NO_BATCH
 from ezpz.track.values import encode
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["MOST_RANKS", "records", "statistics"]
 
 MOST_RANKS = 64  # whose values are all kept; of larger worlds the mean of each rank over the window
-_MOST_NUMBERS = 8192  # in one record
 
 
 def statistics(values: Any, mask: Any, weights: Any = None) -> dict[str, tuple[Any, Any]]:
@@ -118,11 +118,11 @@ def records(
     built = (_key(name, places, weights, (world, len(steps)), every=every) for name in names)
     if not every:
         for name, columns in zip(names, built, strict=True):
-            yield _record(world, steps, count, {name: columns}, None) | batches
+            yield _record(world, steps, count, {name: _as_json(columns)}, None) | batches
             batches = {}
         return
-    keys = dict(zip(names, built, strict=True))
-    width = max(1, _MOST_NUMBERS // max(1, len(keys) * (world + 6)))
+    keys = {name: _as_json(columns) for name, columns in zip(names, built, strict=True)}
+    width = max(1, MOST_NUMBERS // max(1, len(keys) * (world + 6)))
     for first in range(0, len(steps), width):
         yield _record(world, steps, count, keys, slice(first, first + width)) | batches
         batches = {}
@@ -134,14 +134,17 @@ def _record(
     """Return one record: of some steps, or of all steps with one value per rank where ``part`` is None."""
     some = slice(None) if part is None else part
     content = {
-        name: {
-            **{what: _json(array[some], there[some]) for what, (array, there) in statistic.items()},
-            "ranks": [_json(array[some], there[some]) for array, there in ranks],
-        }
+        name: {**{what: values[some] for what, values in statistic.items()}, "ranks": [each[some] for each in ranks]}
         for name, (statistic, ranks) in keys.items()
     }
     head = {"world": world, "every": int(part is not None), "steps": steps[some].tolist(), "held": count[some]}
     return {**head, "keys": content}
+
+
+def _as_json(columns: tuple[Any, Any]) -> tuple[dict[str, list[Any]], list[list[Any]]]:
+    """Return what `_key` does as lists for JSON, once for all records of a window."""
+    statistic, ranks = columns
+    return {what: _json(*values) for what, values in statistic.items()}, [_json(*values) for values in ranks]
 
 
 def _key(
