@@ -2,12 +2,10 @@ import json
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_values import VALUES, same
 
-from ezpz.errors import TrackError
 from ezpz.track.columns import build_columns
 from ezpz.track.table import gather
 from ezpz.track.values import decode
@@ -113,26 +111,28 @@ def test_what_no_array_holds_exactly_becomes_json_text_with_one_warning(subtests
             assert "metric 'x'" in warnings[0]
 
 
+# Metrics of rows; the names of the variables, and the metric or the variable that each belongs to.
 COLLISIONS = [
-    ({"train/loss": 1.0, "train_loss": 2.0}, "train/loss", "train_loss", "train_loss"),
-    ({"x_len": 1, "x": [1]}, "x_len", "x", "x_len"),
-    ({"draw": 1}, "draw, the dimension", "draw", "draw"),
-    ({"logged_at": 1}, "logged_at, the coordinate", "logged_at", "logged_at"),
+    ([{"train/loss": 1.0, "train_loss": 2.0}], {"train_loss": "train/loss", "train_loss_2": "train_loss"}),
+    ([{"a/b": 1, "a_b": 2, "a_b_2": 3}], {"a_b": "a/b", "a_b_2": "a_b", "a_b_2_2": "a_b_2"}),
+    ([{"a_b_2": 1, "a/b": 2, "a_b": 3}], {"a_b_2": "a_b_2", "a_b": "a/b", "a_b_3": "a_b"}),
+    ([{"win": 1, "draw": 2}], {"win": "win", "draw_2": "draw"}),
+    ([{"logged_at": 1, "attempt": 2}], {"logged_at_2": "logged_at", "attempt_2": "attempt"}),
+    ([{"x": [1]}, {"x": [1, 2], "x_len": 3}], {"x": "x", "x_len_2": "x", "x_present_2": "", "x_len": "x_len"}),
+    ([{"x": 1}, {"x_present": 1}], {"x": "x", "x_present_2": "x", "x_present": "x_present"}),
 ]
 
 
-def test_a_collision_is_an_error_that_names_both(subtests):
-    for metrics, one, other, name in COLLISIONS:
-        with subtests.test(name):
-            rows = [metrics, {"x": [1, 2]}] if name == "x_len" else [metrics]
-            with pytest.raises(
-                TrackError,
-                match=f"metrics '{one}' and '{other}' .* both become '{name}'.*metrics.jsonl keeps both apart",
-            ):
-                columns(*rows)
+def test_the_later_of_two_metrics_that_collide_gets_a_number(subtests):
+    for rows, names in COLLISIONS:
+        with subtests.test(" ".join(names)):
+            built = columns(*rows)
+            about = ("key", "present_of", "length_of")
+            told = {name: next(column.attrs[a] for a in about if a in column.attrs) for name, column in built.items()}
+            assert told.items() >= {name: key for name, key in names.items() if key}.items()
+            assert not any("x_dim" in column.dims for column in built.values() if column.name == "x_dim")
 
 
 def test_a_metric_called_step_is_the_coordinate_unless_it_differs():
     assert "step" not in columns({"step": 4, "a": 1}, {"a": 1}, steps=[4, 5])
-    with pytest.raises(TrackError, match="step, the coordinate"):
-        columns({"step": 3}, steps=[4])
+    assert columns({"step": 3}, steps=[4])["step_2"].attrs["key"] == "step"

@@ -97,11 +97,40 @@ def test_unusual_names_survive(tmp_path):
     assert {name: dataset[name].values.tolist() for name in values} == values
 
 
-def test_a_collision_leaves_the_older_export_alone(path):
-    before = path.read_bytes()
-    with pytest.raises(TrackError, match="train/loss"):
-        write_dataset(path, table([{"train/loss": 1.0, "train_loss": 1.0}]), ATTRS)
-    assert path.read_bytes() == before
+def test_metrics_that_collide_are_told_apart_by_their_key(tmp_path):
+    write_dataset(tmp_path / "a.h5", table([{"train/loss": 1.0, "train_loss": 2.0}]), ATTRS)
+    dataset = open_dataset(tmp_path / "a.h5")
+    assert {name: (dataset[name].attrs["key"], dataset[name].values.tolist()) for name in dataset.data_vars} == {
+        "train_loss": ("train/loss", [1.0]),
+        "train_loss_2": ("train_loss", [2.0]),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_more_columns_than_hdf5_lists_for_one_axis_make_a_whole_file(tmp_path):
+    rows = table([{f"layer/{number}": float(number) for number in range(5000)}, {"layer/0": 0.5}])
+    write_dataset(tmp_path / "a.h5", rows, ATTRS)
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert len(file) == 5000 + 3
+        assert all(file[f"layer_{number}"].dims[0][0] == file["draw"] for number in range(0, 5000, 99))
+        assert "REFERENCE_LIST" not in file["draw"].attrs
+    import xarray as xr
+
+    dropped = [f"layer_{number}" for number in range(100, 5000)]
+    with xr.open_dataset(tmp_path / "a.h5", engine="h5netcdf", drop_variables=dropped) as dataset:
+        assert dict(dataset.sizes) == {"draw": 2}
+        assert dataset["layer_99"].values[0] == 99.0
+
+
+def test_a_scale_lists_its_variables_as_hdf5_itself_does(path):
+    with h5py.File(path) as file:
+        scale = file["draw"]
+        listed = {file[ref].name: axis for ref, axis in scale.attrs["REFERENCE_LIST"]}
+        assert listed["/train_loss"] == 0
+        for name in listed:
+            file[name].dims[0].attach_scale  # noqa: B018  # can be asked for
+            assert file[name].dims[0][0] == scale
 
 
 def test_a_folder_that_is_gone_is_an_error_that_says_what_to_do(tmp_path):

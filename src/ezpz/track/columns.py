@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ezpz.errors import TrackError
 from ezpz.log import get_logger
 from ezpz.track.values import Histogram, Scalar, Value, encode
 from ezpz.visible import visible
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from ezpz.track.table import Cells, Table
 
-_TAKEN = {"draw": "dimension", "step": "coordinate", "logged_at": "coordinate", "attempt": "coordinate"}
+_TAKEN = {"draw": "dimension", "step": "coordinate", "logged_at": "coordinate", "attempt": "coordinate"}  # no metric's
 _EXACT_IN_FLOAT = 2**53  # every int up to here is a float64 of its own
 
 
@@ -58,27 +57,67 @@ def export_name(key: str) -> str:
     return visible(key).replace("/", "_")  # a journal may be anybody's, and UTF-8 has no lone surrogates
 
 
-def build_columns(table: Table) -> Iterator[Column]:
+class ExportNames:
+    """Give each metric a name of its own in the export, in the order in which metrics come.
+
+    Attributes:
+        names: The names so far, by metric.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        self._owners: dict[str, str] = {name: f"the {kind} {name!r}" for name, kind in _TAKEN.items()}
+        self._last: dict[str, int] = {}  # number that a name was given last, by the name without it
+
+    def add(self, key: str) -> str:
+        """Return the name of a metric; the later of two that collide gets ``_2``, or the next number that is free."""
+        if key not in self.names:
+            self.names[key] = self.free(export_name(key), f"metric {key!r}")
+        return self.names[key]
+
+    def free(self, name: str, owner: str) -> str:
+        """Return a name that is not taken yet, and take it for its owner, such as ``metric 'loss'``."""
+        chosen = name
+        while chosen in self._owners:
+            self._last[name] = self._last.get(name, 1) + 1
+            chosen = f"{name}_{self._last[name]}"
+        self._owners[chosen] = owner
+        return chosen
+
+    def collision(self, key: str) -> str:
+        """Say under which other name a metric is exported, and because of what; "" if it has that of `export_name`."""
+        wanted, name = export_name(key), self.names[key]
+        if name == wanted:
+            return ""
+        return (
+            f"metric {key!r} is {name!r} in the HDF5 file, where {wanted!r} is {self._owners[wanted]}; "
+            f"its attribute 'key' is {key!r}."
+        )
+
+
+def build_columns(table: Table, names: ExportNames | None = None) -> Iterator[Column]:
     """Build every variable of the export, one after the other, so that not all of them are in memory.
 
     Args:
         table: A run's rows.
+        names: Gets the names that are given.
 
     Yields:
-        Columns in the order in which their keys were first recorded; companions follow the column that they explain.
-
-    Raises:
-        TrackError: Two metrics, or a metric and a coordinate, would get the same name; the message names both.
+        Columns in the order in which their keys were first recorded; companions follow the column that they explain,
+        and give way to metrics that have their names.
     """
-    owners = {name: f"{name}, the {kind}" for name, kind in _TAKEN.items()}
-    for key, cells in table.cells.items():
-        if key == "step" and _is_step(cells, table):
-            continue  # it is the coordinate
-        for column in _columns_of(key, cells, len(table)):
-            for name in {column.name, *column.dims[column.dims[0] == "draw" :]}:
-                other = owners.setdefault(name, key)
-                if other != key:
-                    raise _collision(key, other, name)
+    names = ExportNames() if names is None else names
+    keys = [key for key, cells in table.cells.items() if not (key == "step" and _is_step(cells, table))]  # a coordinate
+    for key in keys:
+        names.add(key)
+    for key in keys:
+        name = names.names[key]
+        columns = _columns_of(key, name, table.cells[key], len(table))
+        companions = {part: "" for column in columns for part in (column.name, *column.dims)}
+        given = {part: names.free(part, f"part of {key!r}") for part in companions if part not in {name, "draw"}}
+        for column in columns:
+            column.name = given.get(column.name, column.name)
+            column.dims = tuple(given.get(dim, dim) for dim in column.dims)
             yield column
 
 
@@ -89,15 +128,7 @@ def _is_step(cells: Cells, table: Table) -> bool:
     return all(step == value for step, value in zip(steps.tolist(), cells.values, strict=True))
 
 
-def _collision(key: str, other: str, name: str | None) -> TrackError:
-    return TrackError(
-        f"cannot export metrics {other!r} and {key!r} (from the journal): both become {name!r} in the HDF5 file; "
-        f"expected different names there. Rename one in History.update; metrics.jsonl keeps both apart."
-    )
-
-
-def _columns_of(key: str, cells: Cells, rows: int) -> list[Column]:
-    name = export_name(key)
+def _columns_of(key: str, name: str, cells: Cells, rows: int) -> list[Column]:
     kinds = cells.kinds
     if kinds == {list}:
         columns = _lists(key, name, cells, cells.values, rows)  # type: ignore[arg-type]  # all are lists

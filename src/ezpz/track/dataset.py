@@ -4,8 +4,9 @@
     coordinate  step         int64 (draw), the caller's step
     coordinate  logged_at    float64 (draw), epoch seconds
     coordinate  attempt      int64 (draw), only in a run that was started again
-    variables                one for each metric, see `ezpz.track.columns`; ``train/loss`` is called ``train_loss``
-                             over all ranks ``train_loss_mean`` and more, see `rank_columns`
+    variables                one for each metric, see `ezpz.track.columns`; ``train/loss`` is called ``train_loss``,
+                             the later of two that collide ``train_loss_2``; the attribute ``key`` is the metric's own
+                             name; over all ranks ``train_loss_mean`` and more, see `rank_columns`
     attributes  ezpz_schema  1
                 name, time   of the run, as the caller gives them
 
@@ -17,12 +18,12 @@ from __future__ import annotations
 import io
 import json
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import Replacement
 from ezpz.track.by_rank import held, rank_values, statistic
-from ezpz.track.columns import Column, build_columns, export_name
+from ezpz.track.columns import Column, ExportNames, build_columns
 from ezpz.track.folder import is_folder_name
 from ezpz.track.names import is_counter
 from ezpz.track.run import open_run
@@ -43,6 +44,10 @@ FORMS = ("h5", "nc", "csv")
 
 # A netCDF-4 dimension without a variable is an HDF5 scale whose NAME is this text and its length, 10 wide
 # (netCDF-4 file format, "Dimensions without coordinate variables").
+_MOST_IN_ORDER = 1000  # columns that keep the order in which they were recorded; more are in the order of their names
+# HDF5 keeps an attribute of at most 64 KB in a form that all its versions read, and the list of a scale's variables
+# takes 16 bytes of each. Readers find a variable's scales by the variable's own list; this one may be missing.
+_MOST_LISTED = 4000
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable.%10d"
 
 
@@ -56,19 +61,34 @@ def write_dataset(path: Path, rows: Table, attrs: Mapping[str, str], windows: Se
         windows: Records over all ranks.
 
     Raises:
-        TrackError: Two metrics would get one name, or the file cannot be written. The journal has every row still.
+        TrackError: The file cannot be written. The journal has every row still.
     """
+    with _saving(path) as draft:
+        _write(draft, rows, attrs, windows)
+
+
+def dataset_image(rows: Table, attrs: Mapping[str, str], windows: Sequence[Row] = ()) -> bytes:
+    """Return the bytes of what `write_dataset` writes, for the same arguments."""
+    draft = io.BytesIO()
+    _write(draft, rows, attrs, windows)
+    return draft.getvalue()
+
+
+def _write(draft: BinaryIO, rows: Table, attrs: Mapping[str, str], windows: Sequence[Row]) -> None:
     import h5py
 
-    with _saving(path) as draft:
-        sink = _Sink(draft)
-        # Through an object of ours: no lock is asked of file systems that have none.
-        with h5py.File(sink, "w", track_order=True) as file:
-            axes = "step logged_at attempt" if _again(rows) else "step logged_at"
-            file.attrs.update({"ezpz_schema": SCHEMA, **attrs, "coordinates": axes})
-            _write_columns(file, rows, windows)
-        if sink.error is not None:
-            raise sink.error
+    # A reader that asks HDF5 for the name of a variable's dimension, as h5netcdf does, has it walk over all links. In a
+    # group that keeps their order that takes so long that thousands of columns could not be opened.
+    keeps_order = len(rows.cells) + len(_rank_keys(windows)) * (len(_STATISTICS) + 1) <= _MOST_IN_ORDER
+
+    sink = _Sink(draft)
+    # Through an object of ours: no lock is asked of file systems that have none.
+    with h5py.File(sink, "w", track_order=keeps_order) as file:
+        axes = "step logged_at attempt" if _again(rows) else "step logged_at"
+        file.attrs.update({"ezpz_schema": SCHEMA, **attrs, "coordinates": axes})
+        _write_columns(file, rows, windows)
+    if sink.error is not None:
+        raise sink.error
 
 
 class _Sink(io.RawIOBase):
@@ -78,7 +98,7 @@ class _Sink(io.RawIOBase):
         error: The first error that a write met.
     """
 
-    def __init__(self, file: BufferedRandom) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.error: OSError | None = None
 
@@ -92,7 +112,7 @@ class _Sink(io.RawIOBase):
 
     def readinto(self, data: Any) -> int:
         try:
-            return self._file.readinto(data)
+            return self._file.readinto(data)  # type: ignore[attr-defined, no-any-return]  # of a file or of BytesIO
         except OSError as error:
             self.error = self.error or error
             return len(data)
@@ -189,6 +209,10 @@ def _saving(path: Path) -> Iterator[BufferedRandom]:
             f"cannot write the export {path}: {error.strerror} (from History.export); expected a folder with room. "
             f"metrics.jsonl stays as it is: `ezpz export` makes the file from it when there is room."
         ) from None
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:  # what HDF5 and h5py raise
+        raise TrackError(
+            f"cannot write the export {path}: {type(error).__name__}: {error}; metrics.jsonl has every row."
+        ) from error
 
 
 def export_run(folder: str | os.PathLike[str], form: str = "h5", path: Path | None = None) -> Path:
@@ -238,16 +262,18 @@ def _variables(rows: Table, windows: Sequence[Row]) -> Iterator[Column]:
     if _again(rows):
         yield Column("attempt", rows.attempt_array, {})
     taken: set[str] = set()
-    for column in build_columns(rows):
+    names = ExportNames()
+    for column in build_columns(rows, names):
         taken.update((column.name, *column.dims))
         yield column
-    yield from rank_columns(windows, rows, taken)
+    yield from rank_columns(windows, rows, taken, names)
 
 
 def _write_columns(file: Any, rows: Table, windows: Sequence[Row]) -> None:
     import numpy as np
 
     scales = {"draw": _scale(file, "draw", np.arange(len(rows), dtype=np.int64))}
+    places: dict[str, list[tuple[Any, int]]] = {}  # of each scale: the variables that it belongs to, and their axes
     for column in _variables(rows, windows):
         if column.dims == (column.name,):  # a dimension with a variable of its own
             scales[column.name] = _scale(file, column.name, column.data)
@@ -261,7 +287,36 @@ def _write_columns(file: Any, rows: Table, windows: Sequence[Row]) -> None:
             if dim not in scales:
                 width = column.data.shape[axis]
                 scales[dim] = _scale(file, dim, np.zeros(width, dtype=np.float32), _NO_VARIABLE % width)
-            variable.dims[axis].attach_scale(scales[dim])
+            places.setdefault(dim, []).append((variable.ref, axis))
+        _attach(variable, [scales[dim] for dim in column.dims])
+    for dim, variables in places.items():
+        if len(variables) <= _MOST_LISTED:
+            _list_variables(scales[dim], variables)
+
+
+# What `attach_scale` of h5py does ("HDF5 Dimension Scale Specification", 2.0), which writes the list of a scale's
+# variables anew for each of them.
+
+
+def _attach(variable: Any, scales: Sequence[Any]) -> None:
+    import h5py
+    import numpy as np
+
+    each: Any = np.empty(len(scales), dtype=object)
+    for axis, scale in enumerate(scales):
+        each[axis] = np.array([scale.ref], dtype=h5py.ref_dtype)
+    variable.attrs.create("DIMENSION_LIST", each, dtype=h5py.vlen_dtype(h5py.ref_dtype))
+
+
+def _list_variables(scale: Any, variables: Sequence[tuple[Any, int]]) -> None:
+    import h5py
+    import numpy as np
+
+    form: Any = {"names": ["dataset", "dimension"], "formats": [h5py.ref_dtype, np.int32], "offsets": [0, 8]}
+    kind = np.dtype({**form, "itemsize": 16})
+    listed: Any = np.empty(len(variables), dtype=kind)
+    listed["dataset"], listed["dimension"] = [ref for ref, _ in variables], [axis for _, axis in variables]
+    scale.attrs.create("REFERENCE_LIST", listed, dtype=kind)
 
 
 def _scale(file: Any, name: str, data: Any, label: str = "") -> Any:
@@ -293,56 +348,79 @@ def _create(file: Any, name: str, data: Any) -> Any:
 _STATISTICS = ("mean", "min", "max", "std")
 
 
-def rank_columns(windows: Sequence[Row], rows: Table, taken: Collection[str]) -> list[Column]:
-    """Build the variables.
+def _rank_keys(windows: Sequence[Row]) -> list[str]:
+    """Return the metrics that have statistics over the ranks."""
+    return list(dict.fromkeys(key for window in windows for key in window["m"]["keys"] if not is_counter(key)))
+
+
+def rank_columns(
+    windows: Sequence[Row], rows: Table, taken: Collection[str], names: ExportNames | None = None
+) -> Iterator[Column]:
+    """Build the variables, one metric after the other.
 
     Args:
         windows: Records over all ranks, in the order of writing.
         rows: The rows to whose steps statistics belong.
         taken: Names that other variables have.
+        names: Those of the metrics themselves.
 
-    Returns:
+    Yields:
         The columns, none for a world of one.
     """
     import numpy as np
 
     if not windows:
-        return []
+        return
+    names = ExportNames() if names is None else names
+    given = set(taken)
     stepwise, rankwise = (_free(name, taken) for name in ("rank_step", "rank"))
     draws = {key: number for number, key in enumerate(zip(rows.attempts, rows.steps, strict=True))}
     moments = _moments(windows)
     world = max(window["m"]["world"] for window in windows)
     count: Any = np.zeros(len(rows.steps), dtype=np.int64)
+    within: dict[str, list[tuple[Row, Any, Any]]] = {}  # of each metric: its windows, their rows, and places of these
     for window in windows:
-        for step, ranks in zip(window["m"]["steps"], held(window), strict=True):
-            draw = draws.get((window["a"], step))
-            if draw is not None:
-                count[draw] = ranks
-    columns = [
-        Column(stepwise, np.array([step for _, step in moments], dtype=np.int64), {}, (stepwise,)),
-        Column("ranks_held", count, {"over": "ranks", "statistic": "count"}),
-    ]
-    for key in dict.fromkeys(key for window in windows for key in window["m"]["keys"] if not is_counter(key)):
-        name = export_name(key)
-        lines = {what: np.full(len(rows.steps), np.nan) for what in _STATISTICS}
-        matrix = np.full((len(moments), world), np.nan)
-        for window in windows:
-            if key not in window["m"]["keys"]:
-                continue
-            at = [draws.get((window["a"], step)) for step in window["m"]["steps"]]
-            there = [index for index, draw in enumerate(at) if draw is not None]
-            for what, line in lines.items():
-                line[[at[index] for index in there]] = statistic(window, key, what)[there]
-            by_rank = rank_values(window, key)
-            if by_rank is not None:
-                steps, values = by_rank
-                matrix[[moments[window["a"], int(step)] for step in steps], : len(values)] = values.T
-        columns += [
-            Column(f"{name}_{what}", line, {"key": key, "over": "ranks", "statistic": what})
-            for what, line in lines.items()
-        ]
-        columns.append(Column(f"{name}_ranks", matrix, {"key": key, "over": "ranks"}, (stepwise, rankwise)))
-    return [column for column in columns if column.name not in taken]
+        at = [draws.get((window["a"], step)) for step in window["m"]["steps"]]
+        there = [index for index, draw in enumerate(at) if draw is not None]
+        lines = np.array([at[index] for index in there], dtype=np.int64)
+        count[lines] = np.array(held(window))[there]
+        for key in window["m"]["keys"]:
+            within.setdefault(key, []).append((window, lines, there))
+    yield Column(stepwise, np.array([step for _, step in moments], dtype=np.int64), {}, (stepwise,))
+    if "ranks_held" not in given:
+        yield Column("ranks_held", count, {"over": "ranks", "statistic": "count"})
+    for key in _rank_keys(windows):
+        for column in _over_ranks(names.add(key), key, within[key], rows=len(rows), moments=moments, world=world):
+            if column.name not in given:
+                given.add(column.name)
+                column.dims = (stepwise, rankwise) if len(column.dims) > 1 else column.dims
+                yield column
+
+
+def _over_ranks(
+    name: str,
+    key: str,
+    windows: Sequence[tuple[Row, Any, Any]],
+    *,
+    rows: int,
+    moments: Mapping[tuple[int, int], int],
+    world: int,
+) -> Iterator[Column]:
+    """Yield the statistics of one metric, and its values of each rank."""
+    import numpy as np
+
+    lines = {what: np.full(rows, np.nan) for what in _STATISTICS}
+    matrix = np.full((len(moments), world), np.nan)
+    for window, at, there in windows:
+        for what, line in lines.items():
+            line[at] = statistic(window, key, what)[there]
+        by_rank = rank_values(window, key)
+        if by_rank is not None:
+            steps, values = by_rank
+            matrix[[moments[window["a"], int(step)] for step in steps], : len(values)] = values.T
+    for what, line in lines.items():
+        yield Column(f"{name}_{what}", line, {"key": key, "over": "ranks", "statistic": what})
+    yield Column(f"{name}_ranks", matrix, {"key": key, "over": "ranks"}, ("rank_step", "rank"))
 
 
 def _free(name: str, taken: Collection[str]) -> str:
