@@ -112,3 +112,19 @@ def test_the_line_has_six_significant_digits_and_leaves_the_rest_alone():
     assert line(values) == "iter=3 loss=0.123456 accuracy=0.912 dt=0.001234 tokens=1000000000000000 split=eval"
     assert line({"a": math.nan, "ok": True, "h": [0.123456789, 2]}) == "a=nan ok=True h=[0.123457,2]"
     assert line({}) == ""
+
+
+MASKED = [
+    (np.ma.masked, math.nan),
+    (np.ma.array([1.0], mask=[True]).mean(), math.nan),
+    (np.ma.array([1.0, 3.0], mask=[True, False]).mean(), 3.0),
+    (np.ma.array(2.5), 2.5),
+    (np.ma.array([1, 2], mask=[False, True]), [1, math.nan]),
+    (np.ma.array([1.5, 2.0]), [1.5, 2.0]),
+]
+
+
+def test_what_is_masked_is_no_number(subtests):
+    for value, expected in MASKED:
+        with subtests.test(repr(value)):
+            assert same(plain({"x": value})["x"], expected)

@@ -75,6 +75,8 @@ def _plain(key: str, value: object) -> Value:
     try:
         if hasattr(value, "full_tensor"):
             value = _replicated(key, value)
+        if hasattr(value, "mask") and hasattr(value, "filled"):
+            value = _unmasked(value)
         counted = as_histogram(value)
         if counted is not None:
             return counted
@@ -90,6 +92,16 @@ def _plain(key: str, value: object) -> Value:
         if None not in items:
             return [item for item in items if item is not None]
     raise _unknown(key, value)
+
+
+def _unmasked(array: Any) -> Any:
+    """Return numpy's masked array, or its constant `masked`, with NaN for what is masked: what is below is no value."""
+    import numpy as np
+
+    if not np.ma.is_masked(array):
+        return array.data
+    known = array.astype(object) if array.dtype.kind in "iub" else array  # ints stay exact beside NaN
+    return known.filled(math.nan).tolist()
 
 
 def _replicated(key: str, value: Any) -> object:
