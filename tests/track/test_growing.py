@@ -82,8 +82,8 @@ COLUMNS_OF = {}  # the columns that each open journal writes, as its thread woul
 class Still(Keeper):
     """No thread: a test says when to work."""
 
-    def __init__(self, sync, work):
-        super().__init__(sync, work)
+    def __init__(self, sync, work, look):
+        super().__init__(sync, work, look)
         COLUMNS_OF[sync.__self__] = work.__self__
 
     def start(self):

@@ -64,6 +64,15 @@ class Growing:
         self._done = 0  # bytes of the journal that the blocks of the file stand for
         self._not_before = 0.0
         self._has_warned = False
+        self._is_elsewhere = False
+
+    def follow(self, journal: str, *, anew: bool) -> None:
+        """Know the path of a journal that was renamed, or made anew, as the columns then are too."""
+        self._journal = journal
+        self._path = os.path.join(os.path.dirname(journal), COLUMNS)  # noqa: PTH118, PTH120  # as above
+        if anew:
+            self.skip()
+            self._is_elsewhere = True  # for the thread that has the file open
 
     def add(self, size: int, time: float, step: int, kind: str, values: Mapping[str, Value]) -> bool:
         """Take a line that the journal has written.
@@ -110,6 +119,10 @@ class Growing:
         """Write what there is to write, in the journal's own thread."""
         if monotonic() < self._not_before:
             return
+        if self._is_elsewhere:
+            self._is_elsewhere = self._is_known = False
+            self._full.clear()
+            self.close()
         try:
             while self._full:
                 self._look()

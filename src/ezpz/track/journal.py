@@ -11,16 +11,20 @@ import os
 from collections import deque
 from contextlib import suppress
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]  # not in its stubs
+from pathlib import Path
 from threading import Event, RLock, Thread
 from time import monotonic, time
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from ezpz.errors import TrackError, UsageError
+from ezpz.files import make_closed_folder
 from ezpz.log import get_logger
 from ezpz.track.growing import Growing
+from ezpz.track.guard import guarded
 from ezpz.track.records import VERSION, last_row
 from ezpz.track.values import Value, encode
+from ezpz.track.whereabouts import copy_whole, free_folders, is_at, path_of
 from ezpz.track.writer_lock import hold
 
 if TYPE_CHECKING:
@@ -33,7 +37,7 @@ _EVERY = 1.0  # seconds: what a crash of the host may cost
 
 
 class Keeper:
-    """Calls two functions once a second while there is something to do; the first may set ``due`` again.
+    """Calls three functions once a second, two of them while there is something to do; `sync` may set ``due`` again.
 
     The thread starts with the first row, so a history that records nothing has none, and ends with the program.
 
@@ -42,11 +46,12 @@ class Keeper:
         is_on: Whether `start` was called.
     """
 
-    def __init__(self, sync: Callable[[], None], work: Callable[[], None]) -> None:
+    def __init__(self, sync: Callable[[], None], work: Callable[[], None], look: Callable[[], None] = bool) -> None:  # type: ignore[assignment]  # nothing
         self.due = False
         self.is_on = False
         self._sync = sync
         self._work = work
+        self._look = look
         self._wake = Event()
         self._has_ended = False
         self._thread: Thread | None = None
@@ -69,6 +74,7 @@ class Keeper:
                 return
             if monotonic() >= following:
                 following = monotonic() + _EVERY
+                self._look()
                 if not self.due:
                     continue
                 self.due = False  # before the sync: a row that is written meanwhile is due again
@@ -109,6 +115,10 @@ _QUIET = 60.0  # seconds between two warnings about the disk: one that fills and
 class Journal:
     """The writing end of a journal.
 
+    A folder that somebody renames takes the journal along. Where somebody removes it, the journal is made again in a
+    folder of the same name, or ``-2`` where that is another's, with all rows: an open file can be read as long as it is
+    open.
+
     A write that fails (disk full, quota) does not stop the training that it observes. Its row and those after it wait
     in memory, 64 MB of them at most, and are written in their order when a write succeeds again; with each row, and
     once a second, one is tried. What finds no room in memory is lost. Any thread may write.
@@ -116,12 +126,21 @@ class Journal:
     Opening one raises UsageError when another process writes it, OSError when the file cannot be made.
 
     Attributes:
-        path: The file.
+        path: The file, which may become another one.
         attempt: 1, and one more each time that a journal with rows is opened again.
         next_step: One more than the step of the last row.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], on_folder: Callable[[str], object] | None = None) -> None:
+        """Open a journal.
+
+        Args:
+            path: The file.
+            on_folder: Takes the folder where that becomes another one, in any thread.
+        """
+        self._on_folder = on_folder
+        self._rows = 0  # handed over
+        self._not_before = -_QUIET  # the next try to begin anew
         self.path = os.fspath(path)
         self._waiting: deque[tuple[int, bytes]] = deque()  # step, and what of the line is not in the file yet
         self._bytes_waiting = 0
@@ -147,7 +166,8 @@ class Journal:
         self.next_step, self.attempt = step + 1, attempt + 1
         self._attempt = f'"a":{self.attempt},' if self.attempt > 1 else ""
         self._columns = Growing(self.path, self._fd, self.attempt, self._lock)
-        self._keeper = Keeper(self._sync_once, self._columns.work)
+        self._folder = os.stat(os.path.dirname(self.path) or ".")  # noqa: PTH116, PTH120  # strings are all there is
+        self._keeper = Keeper(self._sync_once, self._columns.work, self.follow)
         _open_here.add(self)
 
     def write(self, step: int, values: Mapping[str, Value]) -> None:
@@ -198,6 +218,9 @@ class Journal:
             ) from error
         columns = self._columns
         with self._lock:
+            if self._fd < 0:  # another thread's, after the end of the run, which has said what is missing
+                return
+            self._rows += not kind
             if columns.is_busy:  # a signal's handler, in the middle of a row of this thread
                 columns.skip()
             columns.is_busy = True
@@ -290,6 +313,81 @@ class Journal:
         which = f"of steps {min(steps)} to {max(steps)}" if min(steps) < max(steps) else f"of step {steps[0]}"
         return f"{count} row{'s' * (count > 1)} {which} could not be written"
 
+    def rows_written(self) -> int:
+        """Return how many rows of this process went into the file."""
+        with self._lock:
+            return self._rows - len(self._waiting) - self._lost.get("rows", 0)
+
+    def follow(self) -> None:
+        """See whether the file is still at its path; go along with a folder that was renamed, on anew without one."""
+        with guarded(f"look after {self.path}"):
+            self._follow()
+
+    def _follow(self) -> None:
+        before, word = self.path, "removed"
+        with self._lock:
+            if self._fd < 0 or is_at(self._fd, before):
+                return
+            folder = os.path.dirname(before)  # noqa: PTH120  # as above
+            word = "replaced" if os.path.exists(before) else word  # noqa: PTH110  # as above
+            self.path = self._renamed() or before
+            if self.path != before:
+                self._columns.follow(self.path, anew=False)
+            elif not self._begin_anew(folder):
+                return
+        now = os.path.dirname(self.path)  # noqa: PTH120  # as above
+        if self._on_folder is not None:
+            self._on_folder(now)
+        logger, rows = get_logger(__name__), self.rows_written()
+        if os.path.samestat(os.stat(now), self._folder) and now != folder:  # noqa: PTH116  # as above
+            logger.info(f"the run folder {folder} was renamed: the run goes on in {now}.")
+        else:
+            self._folder = os.stat(now)  # noqa: PTH116  # as above
+            logger.warning(
+                f"{before} was {word} during the run: all {rows} rows so far are in {now}, where the run goes on."
+            )
+
+    def _renamed(self) -> str:
+        """Return the new path of a journal whose folder was renamed; empty where it was removed, alone or with it."""
+        path = path_of(self._fd)
+        folder, name = os.path.split(path)
+        if name != "metrics.jsonl" or not os.path.samestat(os.stat(folder), self._folder):  # noqa: PTH116  # as above
+            return ""
+        return path
+
+    def _begin_anew(self, folder: str) -> bool:
+        """Make the journal again, with all rows, and let it take the place of the one that is gone."""
+        if monotonic() < self._not_before + _QUIET:
+            return False
+        self._not_before = monotonic()
+        path, made = "", -1
+        try:
+            for each in free_folders(folder):
+                make_closed_folder(Path(each))
+                path = os.path.join(each, "metrics.jsonl")  # noqa: PTH118  # as above
+                with suppress(FileExistsError):  # somebody else's
+                    made = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o660)
+                    break
+            hold(made)
+            copy_whole(self._fd, made)
+            os.dup2(made, self._fd, inheritable=False)  # its number stays, which others use too
+        except OSError as error:
+            if made >= 0:
+                os.unlink(path)  # noqa: PTH108  # as above
+            get_logger(__name__).warning(
+                f"{self.path} was removed during the run, and {folder} cannot be made again: {error.strerror}. "
+                f"Training continues; it is tried again every {_QUIET:g} s, and its rows are lost if that fails until "
+                "its end."
+            )
+            return False
+        finally:
+            if made >= 0:
+                os.close(made)
+        self.path = path
+        self._columns.follow(path, anew=True)
+        self._keeper.due = True
+        return True
+
     def sync(self) -> None:
         """Have the system put every row so far on the disk, so that it outlives a crash of the host."""
         self._keeper.due = False
@@ -313,9 +411,12 @@ class Journal:
         """Sync and close; a second call does nothing."""
         if self._fd >= 0:
             self._keeper.end()
+            self._not_before = -_QUIET
+            self.follow()
             self.sync()
             self._columns.finish()
-            self._forget()
+            with self._lock:
+                self._forget()
 
     def _forget(self) -> None:
         """Close without a word to the disk, as a forked child must: the lock stays with the parent."""
