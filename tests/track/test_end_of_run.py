@@ -108,3 +108,107 @@ assert not os.path.exists(f"/proc/self/task/{os.getpid()}/children") or not open
 """
     done = run_python(FEW + alone)
     assert done.returncode == 0, done.stderr.decode()
+
+
+# What only reports may not end the program. What breaks a part; what is missing then; how many problems are told.
+BROKEN = {
+    "nothing": ("", set(), 0),
+    "what ranks have on their way": ("dispatch.Onward.finish = broken", set(), 1),
+    "what steps saw": ("seen.Keeper.write = broken", set(), 1),
+    "the columns": ("growing.Growing.finish = broken", set(), 1),
+    "reading the journal": ("writer.open_run = broken", {"train.h5", "report.html", "loss.txt", "loss.png"}, 1),
+    "the HDF5 file": ("dataset.write_dataset = broken", {"train.h5"}, 1),
+    "HDF5 itself": ("dataset._attach = broken", {"train.h5"}, 1),
+    "h5py": ("sys.modules['h5py'] = None", {"train.h5"}, 1),
+    "findings": ("curves.curve_findings = broken", set(), 1),
+    "speed": ("writer.speed_of = broken", set(), 1),
+    "the report": ("report.write_report = broken", {"report.html"}, 1),
+    "all drawings": ("plots.draw_run = broken", {"report.html", "loss.txt", "loss.png"}, 1),
+    "series": ("plots.numeric_series = broken", {"loss.txt", "loss.png"}, 1),
+    "a text plot": ("plots.save_text = broken", {"loss.txt"}, 1),
+    "pictures": ("plots.Pictures = broken", {"loss.png"}, 1),
+    "trackers": ("chosen.Trackers.finish = broken", set(), 0),
+    "the card": ("writer.show_card = broken", set(), 0),
+    "the log": ("logging.Logger.info = broken", {"loss.png"}, 1),
+    "facts": ("history.collect_facts = broken", set(), 0),
+    "a tee": ("sys.stdout = Tee()", set(), 0),
+    "a stdout that raises": ("sys.stdout = Raises()", set(), 0),
+    "a stdout whose questions raise": ("sys.stdout = Asked()", set(), 0),
+    "a closed stdout": ("sys.stdout.close()", set(), 0),
+    "no stdout": ("sys.stdout = None", set(), 0),
+    "no stdout and stderr": ("sys.stdout = sys.stderr = None", set(), 0),
+    "numpy that raises": ("import numpy; numpy.seterr(all='raise')", set(), 0),
+    "warnings that are errors": ("import warnings; warnings.simplefilter('error')", set(), 0),
+}
+
+WITH_A_BROKEN_PART = """
+import logging, sys
+from ezpz import track
+from ezpz.track import curves, dataset, dispatch, growing, history, plots, report, seen, writer
+from ezpz.track.trackers import chosen
+def broken(*_, **__):
+    raise ArithmeticError("no luck today")
+screen = sys.stdout
+class Tee:
+    def write(self, text): screen.write(text)
+    def flush(self): screen.flush()
+class Raises(Tee):
+    def write(self, text): raise KeyError(text)
+class Asked(Tee):
+    def __getattr__(self, name): raise RuntimeError(name)
+exec(sys.argv[1])
+with track.History("train", "out") as run:
+    for step in range(20):
+        run.update({"loss": 1 / (step + 1), "dt": 1e-200, "sps": 5.0, "far": 1e308 * (-1) ** step})
+    run.saw(20, seen.Seen(settings={"lr": 0.1}))
+open("last line", "w").close()
+"""
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("part", BROKEN)
+def test_a_broken_part_of_the_end_ends_neither_the_program_nor_the_other_parts(run_python, tmp_path, part):
+    how, missing, problems = BROKEN[part]
+    done = run_python(WITH_A_BROKEN_PART, how)
+    said = done.stdout.decode() + done.stderr.decode()
+    assert (done.returncode, (tmp_path / "last line").exists()) == (0, True), said
+    folder = tmp_path / "out"
+    facts = json.loads((folder / "run.json").read_text())
+    assert facts["state"] == "finished", said
+    assert len(facts.get("problems", ())) == problems, said
+    made = {path.name for path in folder.rglob("*.*")}
+    assert {"train.h5", "report.html", "loss.txt", "loss.png"} - made == missing, said
+    assert "Traceback" not in said
+    if "broken" in how and part != "the log":
+        assert said.count("ArithmeticError: no luck today") == 1, said
+    if part == "a tee":
+        assert "train finished: 20 steps" in said
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_the_end_stays_ctrl_c_and_is_told(run_python, tmp_path):
+    done = run_python(
+        WITH_A_BROKEN_PART, "dataset.write_dataset = lambda *_, **__: signal.raise_signal(2); import signal"
+    )
+    assert done.returncode != 0
+    assert b"KeyboardInterrupt" in done.stderr
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert (facts["state"], facts["cause"]) == ("stopped", "SIGINT (Ctrl-C)")
+
+
+@pytest.mark.slow
+def test_a_device_or_a_tracker_that_fails_costs_one_warning_and_no_row(run_python, tmp_path):
+    code = """
+from ezpz.track import History, dispatch
+def broken(*_, **__):
+    raise ArithmeticError("no luck today")
+history = History("train", "out")
+dispatch.Onward.add = broken
+for step in range(5):
+    history.update({"loss": 1.0})
+history.finalize(plots=False, show=False)
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode().count("cannot hand on the row of step 0: ArithmeticError: no luck today") == 1
+    assert open_dataset(tmp_path / "out" / "train.h5").sizes["draw"] == 5

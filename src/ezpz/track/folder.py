@@ -207,6 +207,7 @@ class RunFile:
 
     def __init__(self, folder: Path, name: str, facts: Mapping[str, object]) -> None:
         self.path = folder / "run.json"
+        self._text = "{}\n"  # as it was written last
         from ezpz.track.facts import began  # who only reads does without what it loads
 
         self._began = time()
@@ -250,7 +251,18 @@ class RunFile:
         Raises:
             OSError: The file cannot be written; the old one is untouched.
         """
-        write_whole(self.path, json.dumps(redact_config(self.facts), indent=2) + "\n", closed=True, sync=True)
+        self._text = json.dumps(redact_config(self.facts), indent=2) + "\n"
+        write_whole(self.path, self._text, closed=True, sync=True)
+
+    def move(self, folder: Path) -> None:
+        """Write to another folder from now on, which gets what was written last unless it has the file already.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        self.path = folder / "run.json"
+        if not self.path.exists():
+            write_whole(self.path, self._text, closed=True, sync=True)
 
     def end(self, state: str, paths: Mapping[str, Path], problems: list[str], cause: str = "") -> None:
         """Write how the run ended.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import TrackError
 from ezpz.log import get_logger
@@ -52,11 +52,11 @@ def tell(what: str, error: Exception, hint: str = "") -> str:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Compute as if the program had not asked numpy or Python to raise an error for each warning."""
-    numpy = sys.modules.get("numpy")  # where it is not loaded yet, it has its defaults
+    np: Any = None
+    if "numpy" in sys.modules:  # where it is not loaded yet, it has its defaults
+        with suppress(Exception):  # another thread may be at its import: this waits for it
+            import numpy as np
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if numpy is None:
-            yield
-            return
-        with numpy.errstate(all="ignore"):
+        with nullcontext() if np is None else np.errstate(all="ignore"):
             yield

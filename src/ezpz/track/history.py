@@ -5,12 +5,13 @@ from __future__ import annotations
 import operator
 import os
 import sys
+import threading
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 from ezpz import progress
 from ezpz.errors import TrackError, UsageError
@@ -22,6 +23,7 @@ from ezpz.track import compat_history, seen
 from ezpz.track.dispatch import Onward, across_of
 from ezpz.track.facts import collect_facts, script_name, timeline
 from ezpz.track.folder import run_name, state_after
+from ezpz.track.guard import guarded, tell, undisturbed
 from ezpz.track.trackers import choose
 from ezpz.track.values import line, plain
 from ezpz.track.writer import Writer
@@ -82,6 +84,7 @@ def weight_of(weight: object) -> float:
 
 
 _newest: ref[History] | None = None
+_open_here: WeakSet[History] = WeakSet()
 _logs = ""  # where a history has this rank's log
 
 
@@ -98,7 +101,9 @@ class History(compat_history.OlderCalls):
 
     Leaving the block finalizes; an exception marks the run as failed, keeps all data, draws nothing and passes on.
     SIGTERM leaves a complete export too. A program that ends without `finalize` leaves the journal and ``run.json``,
-    from which all else can be made (``ezpz export``, ``ezpz report``).
+    from which all else can be made (``ezpz export``, ``ezpz report``). Once it is made, a history raises for what it is
+    called with and for nothing else: what cannot be written, drawn or shown is one warning. Any thread may call it. In
+    a forked child it records nothing: the run is the parent's.
 
     Attributes:
         name: Name of the run and of its HDF5 file.
@@ -153,7 +158,10 @@ class History(compat_history.OlderCalls):
         self._made = time()
         if ranks.rank == 0:
             chosen = choose(compat_history.trackers_of(older, trackers))  # a wrong name shall leave no folder behind
-            self._writer = Writer(self.name, outdir, collect_facts(os.environ, ranks, sys.argv), chosen)
+            facts: dict[str, object] = {}
+            with guarded("collect the facts of this run"):
+                facts = collect_facts(os.environ, ranks, sys.argv)
+            self._writer = Writer(self.name, outdir, facts, chosen, self._use_folder)
             self.outdir, self.paths = self._writer.folder, self._writer.paths
             self._next_step = self._writer.journal.next_step
             records_in(str(self.outdir))
@@ -161,17 +169,22 @@ class History(compat_history.OlderCalls):
             self._use_folder(self.outdir)
         across = None
         if older.get("distributed_history") is not False:
-            across = across_of(ranks, window, self.name, self._writer, self._use_folder)
+            with guarded("gather values of all ranks"):  # no more threads
+                across = across_of(ranks, window, self.name, self._writer, self._use_folder)
         self._onward = Onward(window, self._writer, across)
         write = self._writer.journal.write_seen if self._writer is not None else None
         self._seen = seen.Keeper(write, self._onward.note if across is not None else None)
         self._live: Any = None  # of objects given to `log_config`
         self._watched: tuple[Any, ...] = (None, None)
         self._is_told = False  # what steps saw, by a loop of ours
+        self._told: set[type[Exception]] = set()  # errors that were warned of
         if self._writer is not None:
             self._writer.flush, self._writer.leave = self._onward.flush, self._onward.leave
             self._writer.keep_seen = self._seen.write
+        self._lock = threading.RLock()  # a signal's handler of the user may come in the middle of an update
+        self._is_forked = False
         _newest = ref(self)
+        _open_here.add(self)
         if older.get("config") is not None:
             self.log_config(older["config"])
 
@@ -179,6 +192,13 @@ class History(compat_history.OlderCalls):
         """Know the run folder, where this rank's log belongs too."""
         self.outdir = folder
         _log_below(folder)
+        if self._writer is not None:
+            records_in(str(folder))
+
+    def _let_go(self) -> None:
+        """Be, in a forked child, as on a rank that records nothing."""
+        self._writer, self._onward, self._seen = None, Onward(self._window, None, None), seen.Keeper(None, None)
+        self._lock, self.paths, self._is_forked = threading.RLock(), {}, True
 
     def update(
         self,
@@ -216,12 +236,31 @@ class History(compat_history.OlderCalls):
         """
         if use_wandb is False or commit is False:
             compat_history.warn_once("History.update: use_wandb=False and commit=False have no effect.")
-        writer = self._writer
+        if self._is_forked:
+            compat_history.warn_once(
+                "History.update: this process was forked from that of the run and records nothing; "
+                "make a History of its own in it.",
+                on_every_rank=True,
+            )
         late: dict[str, Any] = {}
         values = plain(metrics, late)
+        share = None if weight is None else weight_of(weight)
+        with self._lock:
+            row_step, came = self._record(step, values, late, share)
+        if progress.asked is not None:  # the row is recorded, should the program end now
+            progress.answer(row_step)
+        if not summarize:
+            return ""
+        shown = {**values, **came} if came else values
+        return line(shown) if precision is None else compat_history.rounded(shown, precision)
+
+    def _record(
+        self, step: int | None, values: Mapping[str, Value], late: dict[str, Any], weight: float | None
+    ) -> tuple[int, Mapping[str, Value]]:
+        """Record one row, and return its step and what came from the device for it."""
+        writer = self._writer
         row_step = step_of(step, values, self._next_step)
         progress.beat(row_step)
-        share = None if weight is None else weight_of(weight)
         if writer is not None:
             writer.check_names(values if not late else {**values, **late})
             if writer.ended:
@@ -231,20 +270,29 @@ class History(compat_history.OlderCalls):
                 )
             writer.journal.write(row_step, values)
         self._next_step = row_step + 1
+        self._rows += 1
+        came: Mapping[str, Value] = {}
+        try:  # as `guarded`, which would cost a microsecond
+            came = self._hand_on(row_step, values, late, weight)
+        except Exception as error:  # noqa: BLE001  # a model, a tracker or a device may raise anything
+            if type(error) not in self._told:
+                self._told.add(type(error))
+                tell(f"hand on the row of step {row_step}", error, "; it is in the journal, and training continues.")
+        return row_step, came
+
+    def _hand_on(
+        self, row_step: int, values: Mapping[str, Value], late: dict[str, Any], weight: float | None
+    ) -> Mapping[str, Value]:
+        """Do what a row is for besides the journal, and return what came from the device for it."""
+        writer = self._writer
         if (seen.noted.waiting or self._live is not None) and not self._is_told:
             self._look_at_step(row_step)
-        came = self._onward.add(row_step, values, late, share)
-        self._rows += 1
+        came = self._onward.add(row_step, values, late, weight)
         if writer is not None:
             writer.keep_sections(row_step, now=self._rows == 1)
         if writer is not None and (self._rows == 1 or self._rows % self._window == 0):
             self._look_after(writer)
-        if progress.asked is not None:  # the row is recorded, should the program end now
-            progress.answer(row_step)
-        if not summarize:
-            return ""
-        shown = {**values, **came} if came else values
-        return line(shown) if precision is None else compat_history.rounded(shown, precision)
+        return came
 
     def saw(self, step: int, what: seen.Seen) -> None:
         """Record what the step of the next row saw: its batch and more; `ezpz.train.Loop` calls it before `update`."""
@@ -288,7 +336,7 @@ class History(compat_history.OlderCalls):
             scheduler: Its learning-rate scheduler.
 
         Raises:
-            TrackError: The configuration has no names at its top, or cannot be written.
+            TrackError: The configuration has no names at its top.
         """
         shown = redact_config({} if config is None else config)
         if not isinstance(shown, dict):
@@ -298,24 +346,32 @@ class History(compat_history.OlderCalls):
             )
         if self._writer is None:
             return
-        if shown:
-            self._writer.store("config", shown)
+        with guarded("store the configuration"):
+            self._store(shown, model, optimizer, scheduler)
+
+    def _store(self, config: dict[str, Any], model: Any, optimizer: Any, scheduler: Any) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        if config:
+            writer.store("config", config)
         if model is not None or optimizer is not None or scheduler is not None:
             from ezpz.track.effective import LiveSettings, describe
 
             self._watched = tuple(new or old for new, old in zip((optimizer, model), self._watched, strict=True))
             self._live = LiveSettings(*self._watched)
             effective = describe(model, optimizer, scheduler)
-            self._writer.store("effective", effective)
+            writer.store("effective", effective)
             active = effective.get("stochastic")
             if isinstance(active, list) and active:
                 get_logger(__name__).info(f"stochastic layers active: {', '.join(map(str, active))}")
 
     def sync(self) -> None:
         """Have everything recorded so far on the disk when this returns, as at a checkpoint."""
-        self._onward.flush()
-        if self._writer is not None and not self._writer.ended:
-            self._writer.journal.sync()
+        with guarded("write what is recorded to the disk"), self._lock:
+            self._onward.flush()
+            if self._writer is not None and not self._writer.ended:
+                self._writer.journal.sync()
 
     def export(self, form: str = "h5") -> Path | None:
         """Write the journal to the disk and an export beside it, without drawing and without xarray.
@@ -324,24 +380,22 @@ class History(compat_history.OlderCalls):
             form: ``h5``; ``nc``, the same file under the name that netCDF programs look for; or ``csv``.
 
         Returns:
-            Path of the file; None on other ranks.
+            Path of the file; None on other ranks, and where it cannot be written, which is one warning.
 
         Raises:
             UsageError: The form is unknown.
-            TrackError: Two metrics would get one name there, or it cannot be written. The journal is complete.
         """
         from ezpz.track.dataset import check_form
 
         check_form(form)
-        self._onward.flush()
-        if self._writer is None:
-            return None
-        if self._writer.failure is not None:
-            raise self._writer.failure
-        if not (self._writer.ended and form == "h5"):
-            with Busy():
+        with guarded(f"export {self.name} as {form}"), undisturbed(), Busy(), self._lock:
+            self._onward.flush()
+            if self._writer is None:
+                return None
+            if not (self._writer.ended and form == "h5" and "dataset" in self.paths):
                 self._writer.export(form)
-        return self.paths["dataset" if form == "h5" else form]
+            return self.paths["dataset" if form == "h5" else form]
+        return None
 
     def rates_count(self, ranks: int) -> None:
         """Say that the recorded throughput (``sps``, ``tps``) counts samples of so many ranks; `ezpz.train.Loop` does.
@@ -379,36 +433,47 @@ class History(compat_history.OlderCalls):
                 included, is one warning and never an error: the training is over.
 
         Returns:
-            The ``xarray.Dataset`` of the HDF5 file, in memory; an empty one on other ranks. xarray is loaded, and the
-            dataset read, when it is first touched (`ezpz.track.lazy_dataset`).
-
-        Raises:
-            TrackError: The HDF5 file cannot be written; everything else has been done by then.
+            The ``xarray.Dataset`` of the HDF5 file, in memory; the same where that file cannot be written, which is one
+            warning as all that fails here; an empty one on other ranks. xarray is loaded, and the dataset read, when it
+            is first touched (`ezpz.track.lazy_dataset`).
         """
-        from ezpz.track.lazy_dataset import dataset_of
-
         older = compat_history.keywords_of_end(unnamed, older)
-        compat_history.prepare_end(self, older, run_name)
+        with guarded("note what finalize was given"):
+            compat_history.prepare_end(self, older, run_name)
         again = self._result is not None
         if not again:
             self._end("finished", plots=plots and older.get("plot", True), show=show)
-            self._result = dataset_of(None if self._writer is None else self.paths["dataset"])
-        compat_history.copy_results(self, outdir, dataset_fname, again=again)
+            self._result = self._dataset()
+        with guarded("copy the results"):
+            compat_history.copy_results(self, outdir, dataset_fname, again=again)
         warmup = older.get("warmup")
-        return compat_history.without_warmup(self._result, warmup) if warmup else self._result
+        with guarded(f"leave {warmup} of the rows out of the dataset"), undisturbed():
+            return compat_history.without_warmup(self._result, warmup) if warmup else self._result
+        return self._result
+
+    def _dataset(self) -> Any:
+        """Return what `finalize` does: the HDF5 file's content, or that of the journal, or nothing."""
+        from ezpz.track.lazy_dataset import dataset_of
+
+        with guarded("read the HDF5 file"), undisturbed():
+            if self._writer is not None:
+                return dataset_of(self._writer.image())
+        return dataset_of(b"")
 
     def _end(self, state: str, *, plots: bool, show: bool, cause: str = "") -> None:
         writer = self._writer
         if writer is None:
-            self._onward.finish(hurry=state != "finished")
+            with guarded("hand on what is recorded"):
+                self._onward.finish(hurry=state != "finished")
             return
         if not writer.ended:
-            with Busy():
-                self._onward.finish(hurry=state != "finished")
+            with guarded("end the run"), Busy(), undisturbed():
+                missing: list[str] = []
+                writer.journal.follow()  # first: what is logged from here on belongs into the folder of now
+                with guarded("hand on what is recorded", missing):
+                    missing += self._onward.finish(hurry=state != "finished")
                 report = self._older.get("report_enabled") is not False
-                writer.finish(state, plots=plots, show=show, cause=cause, report=report)
-        if writer.failure is not None:
-            raise writer.failure
+                writer.finish(state, plots=plots, show=show, cause=cause, report=report, missing=missing)
 
     def __enter__(self) -> History:  # noqa: PYI034  # `Self` needs Python 3.11
         return self
@@ -417,12 +482,7 @@ class History(compat_history.OlderCalls):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         state, cause = state_after(error, "finished")
-        try:
-            self._end(state, plots=state == "finished", show=True, cause=cause)
-        except TrackError as failure:
-            if error is None:
-                raise
-            get_logger(__name__).warning(str(failure))  # the exception that is on its way is the one to be seen
+        self._end(state, plots=state == "finished", show=True, cause=cause)
 
 
 def _log_below(folder: Path) -> None:
@@ -433,6 +493,16 @@ def _log_below(folder: Path) -> None:
     if _logs and path.startswith(f"{_logs}/"):  # of an earlier history
         path = log_to(wanted) or ""
     _logs = wanted if path.startswith(f"{wanted}/") else ""
+
+
+def _forked() -> None:
+    """Leave to the parent of this forked child the runs that are its."""
+    for history in list(_open_here):
+        history._let_go()  # noqa: SLF001  # of this module
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def current_folder() -> Path | None:

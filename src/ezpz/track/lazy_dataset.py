@@ -22,13 +22,12 @@ def open_dataset(path: Path) -> Any:
     return _read(path.read_bytes())
 
 
-def dataset_of(path: Path | None) -> Any:
+def dataset_of(image: bytes) -> Any:
     """Return an export as an ``xarray.Dataset``, or as what becomes one when it is touched.
 
     Args:
-        path: The HDF5 file; None for the empty dataset of a process that records nothing.
+        image: What the HDF5 file holds; nothing for the empty dataset of a process that records nothing.
     """
-    image = b"" if path is None else path.read_bytes()
     return _read(image) if "xarray" in sys.modules else LazyDataset(image)
 
 

@@ -97,6 +97,8 @@ def _problem(what: str, error: Exception) -> str:
 
 
 _UNSAFE = re.compile(r"[^\w.+=@%-]")
+_MOST_TEXTS = 1000  # text plots at the end of a run, which take some 5 ms each
+_MOST_NAMED = 6  # metrics in one warning
 _MOST = 6  # pictures at the end of a run: not the hundred metrics that a trainer records
 _SEEN, _LINES = 2, 12  # plots on the terminal at the end of a run, and the lines of each
 _SHARE = re.compile(r"(?<![a-z])per_?(gpu|device|rank|host|node|chip|tile|core)", re.IGNORECASE)  # of what is there too
@@ -152,7 +154,7 @@ def seen_first(series: list[Series]) -> list[Series]:
 
 
 def draw_all(series: list[Series], folder: Path, stamp: str, *, show: bool) -> tuple[dict[str, Path], list[str]]:
-    """Draw every series as text, and those that matter as PNG and SVG, into ``plots/`` below a run folder.
+    """Draw series as text, at most 1000, and those that matter as PNG and SVG, into ``plots/`` below a run folder.
 
     Args:
         series: All that a run has.
@@ -170,7 +172,12 @@ def draw_all(series: list[Series], folder: Path, stamp: str, *, show: bool) -> t
     def text(item: Series) -> None:
         save_text(tplot / f"{stems[item.name]}.txt", item, stamp)
 
-    problems = _attempt("the text plot", series, text, (tplot,))
+    texts = series if len(series) <= _MOST_TEXTS else ordered(series)[:_MOST_TEXTS]
+    if len(texts) < len(series):
+        get_logger(__name__).info(
+            f"text plots of {len(texts)} of {len(series)} metrics are drawn; `ezpz plot {folder} METRIC…` draws others"
+        )
+    problems = _attempt("the text plot", texts, text, (tplot,))
     if show:
         problems += _show(seen_first(series), stamp)
     if shown:
@@ -293,6 +300,8 @@ def _attempt(what: str, series: list[Series], draw: Callable[[Series], None], fo
     if not failed:
         return []
     first = next(iter(failed.values()))
-    problem = f"cannot draw {what} of {', '.join(failed)}: {type(first).__name__}: {first}"
+    names = ", ".join(list(failed)[:_MOST_NAMED])
+    names += f" and {len(failed) - _MOST_NAMED} more" if len(failed) > _MOST_NAMED else ""
+    problem = f"cannot draw {what} of {names}: {type(first).__name__}: {first}"
     get_logger(__name__).warning(f"{problem}; metrics.jsonl is not touched by that.")
     return [problem]

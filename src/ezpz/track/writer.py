@@ -10,6 +10,7 @@ import sys
 import threading
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,9 @@ from ezpz.log import get_logger, write_later_lines
 from ezpz.progress import Busy, has_spent, take_spent
 from ezpz.track import signals, wandb
 from ezpz.track.card import near, resume_words, show_card
-from ezpz.track.columns import export_name
+from ezpz.track.columns import ExportNames
 from ezpz.track.folder import RunFile, make_folder, state_after
+from ezpz.track.guard import guarded, undisturbed
 from ezpz.track.journal import Journal
 from ezpz.track.run import open_run, with_rows_of
 from ezpz.track.speed import speed_of
@@ -30,7 +32,6 @@ from ezpz.visible import LINES, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from ezpz.track.run import Run
     from ezpz.track.trackers import Tracker
@@ -50,10 +51,10 @@ class Writer:
         journal: The open journal.
         trackers: Copies at other places.
         flush: Writes what the history still holds; set by the history, called before an unexpected end.
-        leave: The same, and what other ranks have on their way; called when the program ends without `finish`.
+        leave: The same, and what other ranks have on their way; called when the program ends without `finish`. Returns
+            what is missing, in sentences.
         keep_seen: Writes what steps saw and is not written yet; set by the history.
         ended: Whether the run was finished; nothing is recorded after that.
-        failure: What kept `finish` from writing the HDF5 file.
         rate_ranks: Ranks whose samples the recorded throughput counts; 0 where that is not known.
     """
 
@@ -63,6 +64,7 @@ class Writer:
         outdir: str | os.PathLike[str] | None,
         facts: Mapping[str, object],
         trackers: Sequence[Tracker] = (),
+        on_folder: Callable[[Path], object] | None = None,
     ) -> None:
         """Make the folder, open the journal and write ``run.json``.
 
@@ -71,6 +73,7 @@ class Writer:
             outdir: As for `ezpz.track.History`.
             facts: What ``run.json`` says besides.
             trackers: Further places for the metrics, not started yet.
+            on_folder: Takes the run folder where that becomes another one, in any thread.
 
         Raises:
             UsageError: The folder cannot be used, or another process writes it.
@@ -79,15 +82,16 @@ class Writer:
         self._name = name
         self._stamp = started.strftime("%Y-%m-%d-%H%M%S")
         self.flush: Callable[[], object] = dict
-        self.leave: Callable[[], object] = dict
+        self.leave: Callable[[], list[str]] = list
         self.keep_seen: Callable[[], object] = dict
+        self._on_folder = on_folder
         self.folder = make_folder(name, outdir, self._stamp)
-        self._keys: dict[str, str] = {}
+        self._names = ExportNames()
         self._sections: dict[str, float] = {}  # what they took, by name, and is not in the journal yet
         self._sections_due = 0.0
         self._last_step = 0
         try:
-            self.journal = Journal(self.folder / "metrics.jsonl")
+            self.journal = Journal(self.folder / "metrics.jsonl", self._move)
             began = {"attempt": self.journal.attempt, "started": started.isoformat(timespec="seconds")}
             self._run = RunFile(self.folder, name, {**began, **facts})
             about = About(name, self.folder, self._config(), self._run.earlier_trackers(), self._stamp)
@@ -101,7 +105,6 @@ class Writer:
             ) from error
         self.paths: dict[str, Path] = {"run": self._run.path, "journal": self.folder / "metrics.jsonl"}
         self.ended = False
-        self.failure: TrackError | None = None
         self.rate_ranks = 0
         self._pid = os.getpid()
         self._come_first()
@@ -115,6 +118,20 @@ class Writer:
         atexit.register(self._at_exit)
         self._can_export_at_exit = "h5py" in sys.modules
 
+    def _move(self, folder: str) -> None:
+        """Go on in another folder: the same one under its new name, or a new one; called by any thread."""
+        old, self.folder = self.folder, Path(folder)
+        with guarded(f"write {folder}/run.json"):
+            self._run.move(self.folder)
+        for name, path in list(self.paths.items()):
+            with suppress(ValueError):  # it was elsewhere
+                self.paths[name] = self.folder / path.relative_to(old)
+            if not self.paths[name].exists():  # removed with the old folder
+                del self.paths[name]
+        self.trackers.move(self.folder)
+        if self._on_folder is not None:
+            self._on_folder(self.folder)
+
     def _config(self) -> dict[str, object]:
         stored: dict[str, object] = self._run.facts.setdefault("config", {})  # type: ignore[assignment]  # ours
         return stored
@@ -125,18 +142,17 @@ class Writer:
         Raises:
             TrackError: No file could carry a name.
         """
-        if values.keys() <= self._keys.keys():
+        known = self._names.names
+        if values.keys() <= known.keys():
             return
-        for key in [key for key in values if key not in self._keys]:
+        for key in [key for key in values if key not in known]:
             check_key(key)
-            name = export_name(key)
-            other = next((known for known, taken in self._keys.items() if taken == name), None)
-            if other is not None:
-                get_logger(__name__).warning(
-                    f"metrics {other!r} and {key!r} would both be {name!r} in the HDF5 file, which is an error there; "
-                    f"the journal keeps them apart. Rename one."
-                )
-            self._keys[key] = name
+            if key == "step":  # the coordinate
+                continue
+            self._names.add(key)
+            collision = self._names.collision(key)
+            if collision:
+                get_logger(__name__).warning(collision)
 
     def keep_sections(self, step: int, *, now: bool = False) -> None:
         """Record what sections have taken up to a row, at most once a second.
@@ -214,6 +230,9 @@ class Writer:
         self.journal.sync()
         self._export(self._read(), form)
 
+    def _attributes(self) -> dict[str, str]:
+        return {"name": self._name, "time": str(self._run.facts["started"])}
+
     def _read(self) -> Run:
         try:
             return open_run(self.folder)
@@ -228,8 +247,7 @@ class Writer:
             if form == "csv":
                 dataset.write_csv(path, run.rows)
             else:
-                attrs = {"name": self._name, "time": str(self._run.facts["started"])}
-                dataset.write_dataset(path, run.rows, attrs, run.windows)
+                dataset.write_dataset(path, run.rows, self._attributes(), run.windows)
         except ImportError as error:  # a site's HDF5 may not load; the journal needs none
             raise TrackError(
                 f"cannot write the export {path}: {error} (from import h5py); expected a working h5py. "
@@ -239,8 +257,17 @@ class Writer:
         if not self.ended:
             self._come_first()
 
-    def finish(self, state: str, *, plots: bool, show: bool, cause: str = "", report: bool = True) -> None:
-        """End the run: data first, then drawings, then ``run.json``; ``failure`` says what went wrong with the data.
+    def finish(
+        self,
+        state: str,
+        *,
+        plots: bool,
+        show: bool,
+        cause: str = "",
+        report: bool = True,
+        missing: Sequence[str] = (),
+    ) -> None:
+        """End the run: data first, then drawings, then ``run.json``; what fails is one warning, and all else is done.
 
         Args:
             state: What ``run.json`` says, see `ezpz.track.folder`.
@@ -248,53 +275,94 @@ class Writer:
             show: Print two text plots too, and at last how the run ended (`ezpz.track.card`).
             cause: Why it failed, in words.
             report: Write the report too, where plots are drawn.
+            missing: What is not in the journal, in sentences.
         """
         self.ended = True
         atexit.unregister(self._at_exit)
-        self._keep_last()
-        self.journal.close()
-        problems = self._losses()
-        rows, metrics, run = 0, 0, None
         try:
+            run = self._finish_data(state, cause, list(missing), plots=plots, show=show, report=report)
+            with guarded("end the trackers"):
+                self.trackers.finish(state)
+            with guarded("show how the run ended"):
+                self._show_end(run, show=show)
+        except BaseException as error:  # Ctrl-C: what is missing can be made later
+            if self._run.facts["state"] == "running":
+                self._save_end(*_end_by(error))
+            raise
+
+    def _finish_data(
+        self, state: str, cause: str, problems: list[str], *, plots: bool, show: bool, report: bool
+    ) -> Run | None:
+        """Complete the folder, and return the run that it holds."""
+        self._complete_journal(problems)
+        run: Run | None = None
+        with guarded("read the journal", problems):
             run = self._read()
-            rows, metrics = len(run.rows), len(run.rows.cells)
-            self._export(run)
-        except TrackError as error:
-            self.failure = error
-            problems.append(str(error))
-        if run is not None:
-            problems += self._find(run)
-            self._note_speed(run)
+            len(run.rows)  # reads them
+            problems += self._changed_by_others(run)
+            with guarded("write the HDF5 file", problems, hint=f". The rows are in {self.journal.path}."):
+                self._export(run)
+            with guarded("look at the losses", problems):
+                self._find(run)
+            with guarded("note the speed", problems):
+                self._note_speed(run)
         self._save_end(state, problems, cause)
         signals.detach(self._at_signal)  # the data is complete now; the end of a run needs no picture
         if plots and run is not None:  # without a journal there is nothing to draw: reported above
-            problems += self._draw(run, show=show, report=report)
+            with guarded("draw the run", problems):
+                problems += self._draw(run, show=show, report=report)
             self._save_end(state, problems, cause)
-        self.trackers.finish(state)
+        return run
+
+    def _complete_journal(self, problems: list[str]) -> None:
+        """Write what is not in the journal yet, close it, and note what it lacks."""
+        with guarded("record what the last steps saw", problems):
+            self._keep_last()
+        with guarded("close the journal", problems):
+            self.journal.close()
+        problems += self._losses()
+
+    def _show_end(self, run: Run | None, *, show: bool) -> None:
         logger = get_logger(__name__)
+        rows = 0 if run is None else len(run.rows)
         if show and rows and run is not None and logger.isEnabledFor(logging.INFO):
             write_later_lines(_STUCK)
             show_card(with_rows_of(self._read(), run), self.paths, ranks=self.rate_ranks)
         else:
+            metrics = 0 if run is None else len(run.rows.cells)
             logger.info(f"{rows} rows of {metrics} metrics in {self.folder}")
 
-    def _find(self, run: Run) -> list[str]:
-        """Note what stands out in the losses; a journal of another shape must not spoil an end."""
+    def image(self) -> bytes:
+        """Return the HDF5 file; one that is made in memory where it could not be written."""
+        if "dataset" in self.paths:
+            with suppress(OSError):
+                return self.paths["dataset"].read_bytes()
+        from ezpz.track.dataset import dataset_image
+
+        run = self._read()
+        return dataset_image(run.rows, self._attributes(), run.windows)
+
+    def _find(self, run: Run) -> None:
+        """Note what stands out in the losses."""
         from ezpz.track.curves import curve_findings
 
-        try:
-            findings = curve_findings(run)
-        except (TrackError, ValueError, TypeError, KeyError) as error:
-            return [f"the losses were not looked at: {type(error).__name__}: {error}"]
-        self._run.facts["findings"] = findings
-        return []
+        self._run.facts["findings"] = curve_findings(run)
 
     def _note_speed(self, run: Run) -> None:
         """Note the speed of the run, for who will not read its journal again."""
-        with suppress(TrackError, ValueError, TypeError, KeyError):  # a journal of another shape must not spoil an end
-            speed = speed_of(run.table)
-            if speed is not None:
-                self._run.facts["speed"] = speed._asdict()
+        speed = speed_of(run.table)
+        if speed is not None:
+            self._run.facts["speed"] = speed._asdict()
+
+    def _changed_by_others(self, run: Run) -> list[str]:
+        """Say how many rows of this process somebody else has taken out of its journal."""
+        there = int((run.rows.attempt_array == self.journal.attempt).sum())
+        gone = self.journal.rows_written() - there
+        if gone <= 0:
+            return []
+        problem = f"{gone} row{'s' * (gone > 1)} that this run wrote {'are' if gone > 1 else 'is'} no longer in it"
+        get_logger(__name__).warning(f"{self.journal.path}: {problem}; somebody else has changed it.")
+        return [problem]
 
     def _losses(self) -> list[str]:
         problem = self.journal.missing()
@@ -311,40 +379,42 @@ class Writer:
         return problems
 
     def _save_end(self, state: str, problems: list[str], cause: str = "") -> None:
-        try:
+        # The disk filled up: the journal's rows count, not this line about them.
+        with guarded(f"write {self._run.path}", hint="; it still says 'running'."):
             self._run.facts.update({"trackers": self.trackers.state} if self.trackers.state else {})
             self._run.end(state, self.paths, problems, cause)
-        except OSError as error:  # the disk filled up: the journal's rows count, not this line about them
-            get_logger(__name__).warning(f"cannot write {self._run.path}: {error.strerror}; it still says 'running'.")
 
     def _at_signal(self, name: str) -> None:
         """Leave a complete folder before a signal ends the process; it may also be handled, and training continue."""
         if os.getpid() == self._pid:
-            with self._completing:
+            with guarded("complete the records"), self._completing, undisturbed():
                 self._complete_at_signal(name)
 
     def _complete_at_signal(self, name: str) -> None:
-        problems, at = [], ""
-        try:
-            if not self.ended:
+        # Whatever fails here, such as a library that the signal has interrupted: the signal must be passed on.
+        problems: list[str] = []
+        at = ""
+        if not self.ended:
+            with guarded("write the last rows", problems):
+                self.journal.follow()
                 self.journal.sync()
                 if threading.current_thread() is threading.main_thread():
                     self.flush()  # another thread comes here when this one hangs, perhaps in the device that flush asks
                     self._keep_last()
                 self.journal.sync()
+        with guarded("write the HDF5 file", problems):
             run = self._read()
             at = f" at step {run.rows.step_array[-1]}" if len(run.rows) else ""
             self._export(run)
             self._note_speed(run)
-        # Whatever fails here, such as a library that the signal has interrupted: the signal must be passed on.
-        except Exception as error:  # noqa: BLE001
-            problems.append(f"{type(error).__name__}: {error}")
         reason = ", from the launcher or the scheduler" if name == "SIGTERM" else ""
         problems = [*self._losses(), *problems]
         self._save_end("stopped", problems, name + reason)
-        write_later_lines(_STUCK)
-        self._say_stopped(f"{self._name} stopped by {name}{at}" + ("" if problems else "; its data is complete"))
-        self.trackers.finish("stopped")
+        with guarded("say that the run was stopped"):
+            write_later_lines(_STUCK)
+            self._say_stopped(f"{self._name} stopped by {name}{at}" + ("" if problems else "; its data is complete"))
+        with guarded("end the trackers"):
+            self.trackers.finish("stopped")
 
     def _say_stopped(self, title: str) -> None:
         """Write a short card past all buffers, one of which the signal may have interrupted; not where that waits."""
@@ -368,25 +438,31 @@ class Writer:
             return
         # Set by the interpreter when an uncaught exception ended the program.
         error = progress.left or getattr(sys, "last_value", None)
-        with Busy():
+        with guarded("complete the records"), Busy(), undisturbed():
             self._complete_at_exit(*state_after(error, "exited"))
 
     def _complete_at_exit(self, state: str, cause: str) -> None:
-        self.leave()
+        problems: list[str] = []
+        with guarded("hand on what is recorded", problems):
+            problems += self.leave()
         self.ended = True
-        self._keep_last()
-        self.journal.close()
-        losses = self._losses()
-        problems = [*losses]
+        self._complete_journal(problems)
+        whole = "is not complete" if problems else "is complete"
         if self._can_export_at_exit:
-            try:
-                self._export(self._read())
-            except TrackError as trouble:
-                problems.append(str(trouble))
+            with guarded("write the HDF5 file", problems):
+                run = self._read()
+                problems += self._changed_by_others(run)
+                self._export(run)
         self._save_end(state, problems, cause)
-        self.trackers.finish(state)
+        with guarded("end the trackers"):
+            self.trackers.finish(state)
         hint = "" if "dataset" in self.paths else f" `ezpz export {self.folder}` writes the HDF5 file."
-        whole = "is not complete" if losses else "is complete"
         get_logger(__name__).info(
             f"{self.folder}: metrics.jsonl {whole}; History.finalize was not called, so nothing is drawn.{hint}"
         )
+
+
+def _end_by(error: BaseException) -> tuple[str, list[str], str]:
+    """Return the arguments of `Writer._save_end` where the end itself was interrupted."""
+    state, cause = state_after(error, "stopped")
+    return state, ["the end of the run was interrupted; `ezpz export` and `ezpz report` make what is missing"], cause

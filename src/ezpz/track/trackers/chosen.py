@@ -20,6 +20,7 @@ from ezpz.track.trackers.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from ezpz.track.trackers.interface import About, Tracker
     from ezpz.track.values import Value
@@ -73,6 +74,10 @@ class Trackers:
         """Hand a configuration, or more of it, to every tracker; secrets must be left out already."""
         for worker in self._workers:
             worker.put_config(config)
+
+    def move(self, folder: Path) -> None:
+        """Know the run folder, which was renamed or made anew."""
+        self._about = self._about._replace(folder=folder)
 
     def finish(self, state: str) -> None:
         """End every copy, and wait for all of them together no longer than ``EZPZ_TRACKER_SECONDS``.
