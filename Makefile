@@ -8,8 +8,8 @@
 # make gpu [PEERS=DIR] [PY=python3] [ARGS="--minutes 3"]: on a GPU, the tests that need one and the trainers' speed beside
 # plain torch and beside checkouts of nanoGPT, torchtitan and pytorch-image-models in DIR (docs/gpu.md); PY has torch
 # make fuzz [SECONDS=300] [K=reader] [SEED=s]: damaged input for every reader of foreign bytes, so many seconds each
-# make matrix [K=expression] [REPEATS=20] [KILLS=200] [PROBES=300]: every fault case on every flavour, and jobs of Slurm,
-# and of OpenPBS where /opt/pbs holds one, that end before their training, planted troubles and 300 healthy launches, into
+# make matrix [K=expression] [REPEATS=20] [KILLS=200] [PROBES=300]: every fault case on every flavour, kills and cuts at
+# many moments, and jobs of Slurm, and of OpenPBS where /opt/pbs holds one, that end before their training, planted troubles and 300 healthy launches, into
 # the tables of docs/reliability.md; set-up and ends of ranks under every launcher; what a run leaves when its job's time is
 # over; random kills of a chain of jobs, a training in jobs of one minute, and probes of hosts after as many failures
 # make distros [K=expression]: the first hour and the core faults on distributions with their own Python and MPIs: this
@@ -94,11 +94,12 @@ matrix:
 	@EZPZ_TEST_ATTEMPTS=$(REPEATS) EZPZ_TEST_KILLS=$(KILLS) EZPZ_TEST_PROBES=$(PROBES) \
 	  EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest tests/attempts/test_faults.py \
 	  tests/attempts/test_host_probe.py tests/attempts/test_training.py tests/reliability/test_cases.py \
+	  tests/reliability/test_moments.py \
 	  tests/reliability/test_slurm_endings.py tests/reliability/test_openpbs_endings.py tests/dist/test_endings.py \
 	  tests/dist/test_ranks_agree.py tests/track/test_end_of_job.py tests/launch/test_preflight.py \
 	  tests/launch/test_chain.py::test_random_kills_make_no_second_writer_and_lose_no_checkpoint \
 	  tests/reliability/test_submitted_chain.py $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
-	  for table in matrix endings openpbs; do \
+	  for table in matrix early cuts shims endings openpbs; do \
 	    $(BIN)/python tests/reliability/tables.py $$table .test/matrix.json docs/reliability.md || exit; done; \
 	  $(BIN)/python tests/reliability/tables.py attempts .test/matrix.json docs/attempts.md || exit; \
 	  EZPZ_WHY_SCORE=$(CURDIR)/.test/why.json $(BIN)/python -m pytest tests/why $(if $(K),-k "$(K)") $(ARGS) \

@@ -51,6 +51,7 @@ class Case:
         code: Exit code, or several where a race decides.
         cause: Pattern of the one line that tells why; ``{rank1}`` is ``rank 1 on host H (pid P)``.
         grace: Seconds that the processes were promised, beside the 5 until the prompt.
+        last: Seconds from then until the last process is gone.
         core: Whether `make distros` runs it on each distribution.
         over_hosts, fresh: Over the hosts of a lab; of a lab of its own.
         alone: While nothing else runs where hosts are Slurm's, which others use too.
@@ -67,6 +68,7 @@ class Case:
     code: int | tuple = 0
     cause: str = ""
     grace: float = 0.0
+    last: float = LAST
     core: bool = False
     over_hosts: bool = False
     fresh: bool = False
@@ -160,7 +162,7 @@ def _judge(case, run, took):
     try:
         process.wait_until(
             gone,
-            LAST_SERVANT if case.over_hosts and run.stage.mpi else LAST,
+            max(case.last, LAST_SERVANT if case.over_hosts and run.stage.mpi else 0.0),
             "the end of the launch's processes",
             every=0.05,
         )

@@ -191,15 +191,35 @@ def _ends(results, rows):
 
 def attempts(results):
     """The faults of `launch --attempts`, ``{"attempts / FLAVOUR / FAULT / NUMBER": result}``, as Markdown."""
-    found = {}  # (fault, flavour): its results
+    return _counted(results, "attempts", "fault")
+
+
+def early(results):
+    """What dies in its first seconds, ``{"early / FLAVOUR / WHAT / CASE": result}``, as Markdown."""
+    return _counted(results, "early", "what is killed")
+
+
+def cuts(results):
+    """Connections that are cut, ``{"cuts / FLAVOUR / WHICH / CASE": result}``, as Markdown."""
+    return _counted(results, "cuts", "which connection")
+
+
+def shims(results):
+    """Signals to shims and to what starts them, ``{"shims / FLAVOUR / SIGNALS / CASE": result}``, as Markdown."""
+    return _counted(results, "shims", "signals")
+
+
+def _counted(results, table, head):
+    """How many of each row were right on each flavour, ``{"TABLE / FLAVOUR / ROW / …": result}``, as Markdown."""
+    found = {}  # (row, flavour): its results
     for name, result in results.items():
-        if name.startswith("attempts / ") and result[0] != "skipped":
-            _, flavour, fault, _ = name.split(" / ")
-            found.setdefault((fault, flavour), {})[name] = result
+        if name.startswith(f"{table} / ") and result[0] != "skipped":
+            _, flavour, row, _ = name.split(" / ")
+            found.setdefault((row, flavour), {})[name] = result
     flavours = dict.fromkeys(flavour for _, flavour in found)
 
-    def shown(fault, flavour):
-        cells = found.get((fault, flavour), {})
+    def shown(row, flavour):
+        cells = found.get((row, flavour), {})
         return f"{_ok(cells)} of {len(cells)}" if cells else "not run"
 
     run = {}  # when, and with which commit: the flavours, and their results
@@ -217,11 +237,11 @@ def attempts(results):
         )
         + ".",
         "",
-        f"| fault | {' | '.join(flavours)} |",
+        f"| {head} | {' | '.join(flavours)} |",
         "|---|" + "---|" * len(flavours),
         *(
-            f"| {fault} | {' | '.join(shown(fault, flavour) for flavour in flavours)} |"
-            for fault in dict.fromkeys(fault for fault, _ in found)
+            f"| {row} | {' | '.join(shown(row, flavour) for flavour in flavours)} |"
+            for row in dict.fromkeys(row for row, _ in found)
         ),
     ])  # fmt: skip
 
@@ -284,6 +304,6 @@ def _outcome(results, name, case):
 
 
 if __name__ == "__main__":
-    tables = (matrix, distributions, pythons, endings, openpbs, attempts, why)
+    tables = (matrix, distributions, pythons, endings, openpbs, attempts, early, cuts, shims, why)
     table = {each.__name__: each for each in tables}[sys.argv[1]]
     replace_block(Path(sys.argv[3]), sys.argv[1], table(json.loads(Path(sys.argv[2]).read_text())))
