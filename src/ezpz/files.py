@@ -62,22 +62,54 @@ def refuse_unreadable(path: Path) -> None:
 
 def no_access(path: Path) -> UsageError:
     """Return the error for what may not be read or written: it names the place that is closed, and whose it is."""
-    place = os.path.abspath(path)
-    while True:
+    closed = _closed_place(path)
+    if not closed:
+        return UsageError(f"no access to {path}: Permission denied; expected one that you may use.")
+    place, owner, mode = closed
+    place = "it" if place == os.path.abspath(path) else place
+    return UsageError(
+        f"no access to {os.fspath(path)} (permission denied): {place} belongs to {owner}, mode {mode:03o}; "
+        f"expected one that you may use. Ask {owner}, or name another."
+    )
+
+
+def _closed_place(path: Path) -> tuple[str, str, int] | None:
+    """Return the nearest place of a path that can be looked at, its owner and its mode; None where there is none."""
+    try:
+        place = os.path.abspath(path)
+        while True:
+            try:
+                found = os.stat(place)
+            except OSError:
+                if os.path.dirname(place) == place:
+                    return None
+                place = os.path.dirname(place)
+                continue
+            return place, _name_of(found.st_uid), stat.S_IMODE(found.st_mode)
+    except OSError:  # the working folder was removed
+        return None
+
+
+def why_not_run(program: str) -> tuple[str, int]:
+    """Return why a program cannot be run here, and the exit code with which a shell tells so; empty and 0 where it can.
+
+    Args:
+        program: Its name, which is looked for on PATH, or a path.
+    """
+    if find_program(program):
+        return "", 0
+    if os.path.dirname(program):
         try:
-            found = os.stat(place)
-        except OSError:
-            above = os.path.dirname(place)
-            if above == place:
-                return UsageError(f"no access to {path}: Permission denied; expected one that you may use.")
-            place = above
-            continue
-        owner = _name_of(found.st_uid)
-        closed = "it" if place == os.path.abspath(path) else place
-        return UsageError(
-            f"no access to {os.fspath(path)} (permission denied): {closed} belongs to {owner}, mode "
-            f"{stat.S_IMODE(found.st_mode):03o}; expected one that you may use. Ask {owner}, or name another."
-        )
+            os.stat(program)
+        except PermissionError:
+            place, owner, mode = _closed_place(program) or ("its folder", "another", 0)
+            return f"{place} may not be entered (it belongs to {owner}, mode {mode:03o})", 126
+        except (OSError, ValueError):  # ValueError: a NUL in it
+            return "there is no such file", 127
+        return "it is a folder" if os.path.isdir(program) else "it is not executable", 126
+    if find_program(program, mode=os.F_OK):
+        return "it is not executable", 126
+    return "it is not found on PATH", 127
 
 
 def _name_of(uid: int) -> str:
@@ -204,16 +236,18 @@ def private_folder(name: str = "") -> str:
     Raises:
         MachineError: It cannot be made, or belongs to another user.
     """
-    folder = path = os.path.join(_temporary_folder(), f"ezpz-{os.getuid()}")
+    folder = path = ""
     try:
+        folder = path = os.path.join(_temporary_folder(), f"ezpz-{os.getuid()}")
         for path in (folder, os.path.join(folder, name)) if name else (folder,):
             os.makedirs(path, mode=0o700, exist_ok=True)
-            if os.stat(path).st_uid != os.getuid():
+            if {os.lstat(path).st_uid, os.stat(path).st_uid} != {os.getuid()}:  # nor may it be another user's link
                 raise PermissionError(1, "it belongs to another user")
     except OSError as error:
+        what = f"the temporary folder {folder}" if folder else "any temporary folder"
         raise MachineError(
-            f"cannot use the temporary folder {folder} (from TMPDIR): {error.strerror}; expected a folder of this "
-            "user. Set TMPDIR to a folder of your own that you may write."
+            f"cannot use {what} (from TMPDIR): {error.strerror}; expected a folder of this user. Set TMPDIR to a "
+            "folder of your own that you may write."
         ) from None
     return path
 

@@ -140,6 +140,16 @@ def pids() -> list[int]:
         return []
 
 
+def open_files() -> list[int]:
+    """Return the open descriptors of this process, and one that is not open any more: that of the list itself."""
+    for folder in ("/dev/fd", "/proc/self/fd"):  # the first is a link to the second, or macOS's own
+        try:
+            return [int(entry) for entry in os.listdir(folder)]
+        except OSError:
+            continue
+    return []
+
+
 def link(pid: int | str, entry: str) -> str:
     """Return where a link below ``/proc/PID`` leads to, such as ``exe``, ``ns/net`` or ``fd/3``."""
     try:

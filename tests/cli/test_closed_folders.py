@@ -1,17 +1,13 @@
 """Runs of others, whose folders may not be read: one line that says whose they are, and lists go on without them."""
 
 import json
-import os
 import shutil
 import time
 
 import pytest
 
 from cli.runs_on_disk import write_run
-
-# Of root the right to read everything is taken away; nobody else has it.
-PLAIN = "-dac_override,-dac_read_search"
-AS_PLAIN_USER = ["setpriv", f"--bounding-set={PLAIN}", f"--inh-caps={PLAIN}"] if os.geteuid() == 0 else []
+from lab.system import AS_PLAIN_USER
 
 
 @pytest.fixture

@@ -67,7 +67,8 @@ def killed(survivors):
 
 def check(done, home, error="boom"):
     assert done.returncode == 125, done.stderr
-    lines = [line for line in done.stderr.splitlines() if "launch itself broke" in line]
+    words = "launch cannot go on: " if error == "MemoryError" else "launch itself broke: "
+    lines = [line for line in done.stderr.splitlines() if words in line]
     assert len(lines) == 1, done.stderr
     assert "Traceback" not in done.stderr
     assert "all ranks were killed" in lines[0]
@@ -76,7 +77,7 @@ def check(done, home, error="boom"):
     assert error in kept.read_text()
     (record,) = records(home)
     assert (record["state"], record["exit_code"]) == ("failed", 125)
-    assert record["cause"]["text"].startswith("launch itself broke: ")
+    assert record["cause"]["text"].startswith(words)
     assert error in record["cause"]["text"]
     assert record["started"] < record["ended"] <= time.time()
     assert record["plan"]["world_size"] == 2

@@ -14,7 +14,7 @@ from ezpz.cli_parser import option, run_verb
 from ezpz.dist import host_memory
 from ezpz.dist.simulate.rank import RUN_ID
 from ezpz.errors import UsageError
-from ezpz.files import read_object
+from ezpz.files import read_object, why_not_run
 from ezpz.launch.contract import rank_variables, started_here
 from ezpz.launch.options import count, devices, duration
 from ezpz.ranks import Ranks
@@ -191,14 +191,10 @@ def _taken() -> int:
 
 def _missing(program: str) -> int:
     """Return 127 or 126 when the program cannot run here, as a shell does."""
-    from shutil import which
-
-    if which(program):
-        return 0
-    there = os.path.exists(program)  # noqa: PTH110  # a word of the command line
-    reason, code = ("it is not executable", 126) if there else ("it is not on PATH", 127)
-    hint = f" Try `ezpz simulate … python3 {program}`." if program.endswith(".py") else ""
-    _print(f"cannot run {program} (from the command line): {reason}; expected a program.{hint}")
+    reason, code = why_not_run(program)
+    if code:
+        hint = f" Try `ezpz simulate … python3 {program}`." if program.endswith(".py") else ""
+        _print(f"cannot run {program} (from the command line): {reason}; expected a program.{hint}")
     return code
 
 

@@ -123,4 +123,7 @@ def keep_freed_memory() -> None:
 
     It does so from the first large block on that is given back (mallopt(3): M_MMAP_THRESHOLD); nothing of that is used.
     """
-    bytearray(_KEPT_FREE)
+    try:
+        bytearray(_KEPT_FREE)
+    except MemoryError:
+        pass  # little may be kept, then

@@ -1,4 +1,5 @@
-"""Say and record that `launch` itself broke: an error that was not foreseen, in whatever part of it.
+"""Say and record that `launch` itself broke: an error that was not foreseen, in whatever part of it, or the machine has
+too little of something.
 
 By then all processes of the run have been killed: those of this host by the supervisor, those of other hosts by their
 agents, which do so when the launcher hangs up.
@@ -12,6 +13,7 @@ import sys
 
 from ezpz.files import write_whole
 from ezpz.launch import record
+from ezpz.launch.limits import shortage
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class LaunchBrokeError(Exception):
     """
 
     def __init__(self, error: Exception, kept: str) -> None:
-        super().__init__(_in_a_line(error))
+        super().__init__(_said(error))
         self.kept = kept
 
 
@@ -50,7 +52,7 @@ def completed(error: Exception, folder: str, began: float, plan: LaunchPlan) -> 
 
             write_whole(path, "".join(traceback.format_exception(error)), private=True)
             kept = path
-        record.complete(folder, plan, began, f"launch itself broke: {_in_a_line(error)}", code=EXIT_CODE)
+        record.complete(folder, plan, began, _said(error), code=EXIT_CODE)
     return LaunchBrokeError(error, kept)
 
 
@@ -59,17 +61,25 @@ def tell(error: Exception) -> int:
     if isinstance(error, LaunchBrokeError):
         what, kept = f"{error}; all ranks were killed", error.kept
     else:
-        what, kept = f"{_in_a_line(error)}; no rank was started", ""
+        what, kept = f"{_said(error)}; no rank was started", ""
     if os.environ.get("EZPZ_DEBUG") == "1":
         where = ""
         sys.__excepthook__(type(error), error, error.__traceback__)
     else:
         where = f" [traceback: {kept}]" if kept else ". `export EZPZ_DEBUG=1` shows where"
     try:
-        print(f"ezpz: launch itself broke: {what}{where}", file=sys.stderr, flush=True)
+        print(f"ezpz: {what}{where}", file=sys.stderr, flush=True)
     except OSError:
         pass  # the reader is gone; the exit code still tells
     return EXIT_CODE
+
+
+def _said(error: Exception) -> str:
+    """Return the words that end a launch."""
+    short = shortage(error)
+    if short:
+        return f"launch cannot go on: {_in_a_line(error)}: {short}"
+    return f"launch itself broke: {_in_a_line(error)}"
 
 
 def _in_a_line(error: Exception) -> str:

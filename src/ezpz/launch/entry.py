@@ -7,15 +7,17 @@ What only a plan needs is imported when the options are read, and what only rank
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import time
 
 from ezpz.broken_pipe import ending_with_the_reader
-from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
-from ezpz.files import find_program, private_folder
+from ezpz.errors import EzpzError, LaunchError, MachineError, UsageError, end_with
+from ezpz.files import private_folder, why_not_run
 from ezpz.interpreter import open_standard_files
 from ezpz.interrupt import FOR_RANKS, Deferring, Raising, end_now
+from ezpz.launch.limits import shortage
 from ezpz.launch.options import LaunchOptions, parse
 from ezpz.visible import show
 
@@ -34,8 +36,8 @@ _MOST_STARTS = 5  # of a launch whose port is taken on another host each time
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``launch`` and return its exit code."""
-    open_standard_files()
     try:
+        _open_standard_files()
         with Raising(), Deferring(FOR_RANKS):  # these wait for the supervisor
             options = sys.argv[1:] if argv is None else argv
             return ending_with_the_reader(lambda: _launch(parse(options, os.environ)))
@@ -47,6 +49,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         return broken.tell(error)
     except KeyboardInterrupt:  # before anything runs, or when only a slow reader is waited for
         return end_now()
+
+
+def _open_standard_files() -> None:
+    """Do as `open_standard_files`, and see to it that there is what takes and gives nothing, which every rank needs.
+
+    Raises:
+        MachineError: It cannot be opened.
+    """
+    try:
+        open_standard_files()
+    except OSError as error:
+        wanted = "`mknod -m 666 /dev/null c 1 3`, as root, makes it"
+        if error.errno != errno.ENOENT:
+            wanted = shortage(error) or "`chmod 666 /dev/null`, as root, opens it to all"
+        raise MachineError(
+            f"cannot open {os.devnull}: {error.strerror} (from this host); expected the empty device. {wanted}."
+        ) from None
+
+
+def _refuse_removed_folder() -> None:
+    """Refuse to start ranks in a folder that is not there any more.
+
+    Raises:
+        MachineError: The working folder was removed.
+    """
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise MachineError(
+            f"the working folder {os.environ.get('PWD', '')} was removed: {error.strerror} (from the shell); "
+            "expected one that is there. `cd` to another."
+        ) from None
 
 
 def _say(text: str) -> None:
@@ -82,6 +116,8 @@ def _launch_alone(
         from ezpz.launch.attempts import refuse_inside_torchrun
 
         refuse_inside_torchrun(os.environ, options)
+    if (options.starts_ranks and options.check != "off") or (options.log_dir and not os.path.isabs(options.log_dir)):
+        _refuse_removed_folder()
     builder = PlanBuilder(survey(options), options)
     if not options.starts_ranks:
         return _show(builder, options)
@@ -132,16 +168,10 @@ def _folder_of_shown() -> str:
 
 def _missing(builder: PlanBuilder, program: str) -> int:
     """Return 127 or 126 when the program cannot run here, where it can be known before anything starts."""
-    if not builder.is_here or find_program(program):
-        return 0
-    if os.path.exists(program) or find_program(program, mode=os.F_OK):
-        return _refuse(program, "it is not executable", 126)
-    return _refuse(program, "it is not found on PATH", 127)
-
-
-def _refuse(program: str, reason: str, code: int) -> int:
-    hint = f" Try `launch python3 {program}`." if program.endswith(".py") else ""
-    _say(f"cannot run {program} (from the command line): {reason}; expected a program.{hint}")
+    reason, code = why_not_run(program) if builder.is_here else ("", 0)
+    if code:
+        hint = f" Try `launch python3 {program}`." if program.endswith(".py") else ""
+        _say(f"cannot run {program} (from the command line): {reason}; expected a program.{hint}")
     return code
 
 

@@ -239,7 +239,14 @@ class PlanBuilder:
         lines = [flavour.hostfile_line(*pair) for pair in zip(placement.hosts, placement.counts, strict=True)]
         # A name for these lines: other plans may have their files in the same folder.
         name = f"hosts-{flavour.title}-{crc32(os.fsencode(''.join(lines))):08x}".replace(" ", "-")
-        self._hostfile = write_lines(os.path.join(folder, name), lines)
+        path = os.path.join(folder, name)
+        try:
+            self._hostfile = write_lines(path, lines)
+        except OSError as error:
+            raise MachineError(
+                f"cannot write the host file {path} (from TMPDIR): {error.strerror}; expected room for it. Set TMPDIR "
+                "to another folder."
+            ) from None
 
     def choose_rendezvous(self, *, must_know: bool) -> Rendezvous:
         """Return where the ranks of one start meet; the port is held until it is closed.

@@ -37,6 +37,7 @@ __all__ = [
     "call_me",
     "childless",
     "children",
+    "close_others",
     "descendants",
     "die_with_parent",
     "is_gone",
@@ -53,6 +54,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _RLIMIT_LOCKS = 10  # asm-generic/resource.h
 SPARED = "EZPZ_SPARED"  # set in `ezpz kill` that was typed inside a launch, whose mark it cannot take off
 _SERVANTS = ("hydra_pmi_proxy", "prted", "orted")  # of MPICH and Intel MPI, Open MPI 5, Open MPI 4
+_FILES = 256  # that may be open where the system does not list them: of a process that has just begun
 _AGAIN = 0.01  # seconds until the next look when a killed process is still there
 
 
@@ -130,8 +132,13 @@ def be_a_helper(name: str, pipe: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nowhere, fd)
-    for fd in map(int, os.listdir("/dev/fd")):
-        if fd > 2 and fd != pipe:
+    close_others(pipe)
+
+
+def close_others(*kept: int) -> None:
+    """Close all files of this process but the three standard ones and these."""
+    for fd in proc.open_files() or range(_FILES):
+        if fd > 2 and fd not in kept:
             try:
                 os.close(fd)
             except OSError:

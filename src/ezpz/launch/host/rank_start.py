@@ -187,7 +187,13 @@ def reaches_all(sender: int, daemon: bytes) -> bool:
 
 def pipes() -> tuple[tuple[int, int], tuple[int, int]]:
     """Return what a rank writes its stdout and stderr into, and where that is read."""
-    (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
+    out_read, out_write = os.pipe()
+    try:
+        err_read, err_write = os.pipe()
+    except OSError:  # who says so needs the files that the first took
+        os.close(out_read)
+        os.close(out_write)
+        raise
     return (out_read, err_read), (out_write, err_write)
 
 
@@ -283,8 +289,14 @@ def be(action: Callable[[], int]) -> NoReturn:
     try:
         _signal.set_wakeup_fd(-1)  # the parent's: it would get signals that reach this process
         code = action()
-    except Exception:  # noqa: BLE001  # whatever it is, it must not go on in the frames of the parent
-        sys.excepthook(*sys.exc_info())
+    except Exception as error:  # noqa: BLE001  # whatever it is, it must not go on in the frames of the parent
+        from ezpz.launch.limits import shortage
+
+        short = shortage(error) if os.environ.get("EZPZ_DEBUG") != "1" else ""
+        if short:
+            os.write(2, f"ezpz: this host's agent cannot go on: {type(error).__name__}: {short}.\n".encode())
+        else:
+            sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
 

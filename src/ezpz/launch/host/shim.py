@@ -26,7 +26,7 @@ from ezpz.errors import EzpzError, LaunchError, shell_code
 from ezpz.launch import shim_messages as messages
 from ezpz.launch.contract import rank_variables, restore_mask, restore_paths, threads, unquoted
 from ezpz.launch.host.local_socket import claim, reach, send, will_pass
-from ezpz.launch.host.process_tree import adopt, call_me, die_with_parent, kill_tree, reap
+from ezpz.launch.host.process_tree import adopt, call_me, close_others, die_with_parent, kill_tree, reap
 from ezpz.launch.host.rank_start import (
     FOR_RANK_ALONE,
     FORWARDED,
@@ -154,12 +154,7 @@ def _become_agent(listener: _socket.socket, control: str, launch: str, placement
     for number in _DEADLY:  # the shim's handlers tell an agent
         _signal.signal(number, _signal.SIG_DFL)
     kept = listener.detach()
-    for fd in map(int, os.listdir("/dev/fd")):
-        if fd > 2 and fd != kept:
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # that of the list itself
+    close_others(kept)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     import socket
 

@@ -34,6 +34,7 @@ from ezpz.launch.host.rank_start import (
     reaches_all,
     start,
 )
+from ezpz.launch.limits import FILES_OF_RANK, make_room, shortage
 from ezpz.ranks import Ranks, expand_counts, from_environ
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -202,12 +203,7 @@ def _run_by_launcher(starter: int, words: list[str], environ: dict[str, str]) ->
         environ: As they have made it.
     """
     os.setsid()
-    for fd in map(int, os.listdir("/dev/fd")):
-        if fd > 2 and fd != starter:  # the MPI's own, which no rank shall have
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # that of the list itself
+    process_tree.close_others(starter)  # the MPI's own, which no rank shall have
     command = [unquoted(word) for word in words[1:]] if words[:1] == ["--quoted"] else words
     restore_paths(environ)
     restore_mask(environ)
@@ -323,6 +319,7 @@ def _start_host(
     count, first, hosts = counts[index], sum(counts[:index]), len(counts)
     if "HOSTNAME" in environ:  # true of the launcher's host alone, as bash sets and some shells export it
         environ["HOSTNAME"] = os.uname().nodename
+    make_room("ranks", FILES_OF_RANK + bool(agent.connection.settings.log_dir), count, "--ppn")
     agent.look(dict(environ), first=not index)
     if hosts > 1:
         environ.update(name_interface(environ))
@@ -384,13 +381,19 @@ def _start_own(
         rank_start.make_room(environ, agent.connection.settings.recorder)
     rank_start.make_folder(agent.connection.settings.collectives)
     cpus = None if note else cpus
+    ours: tuple[int, ...] = ()
+    its: tuple[int, int] | None = None
     try:
         ours, its = pipes() if piped else ((), None)
         pid, problem = start(
             command, environ, stdin=stdin[0], output=its, cpus=cpus, own_session=agent.own_session, ignores=ignores
         )
     except OSError as error:  # no more files or processes
-        raise LaunchError(f"rank {rank} cannot be started: {error.strerror}; see `ulimit -n` and `ulimit -u`") from None
+        for fd in (*ours, *(its or ())):
+            os.close(fd)
+        raise LaunchError(
+            f"rank {rank} cannot be started: {error.strerror}; {shortage(error, starting=True)}."
+        ) from None
     process = RankProcess(rank, pid=pid, pipes=ours, stdin=stdin[1], log_dir=agent.connection.settings.log_dir)
     process.reach("process", time.time())
     if problem:

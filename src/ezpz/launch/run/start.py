@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shlex
 import sys
 import time
@@ -16,6 +15,7 @@ from ezpz.launch.host import connection, local_socket
 from ezpz.launch.host.payload import pack
 from ezpz.launch.host.rank_start import be
 from ezpz.launch.host.start_agent import run_local
+from ezpz.launch.limits import FILES_OF_HOST, FILES_OF_MPI, FILES_OF_RANK, FILES_OF_SSH, make_room, shortage
 from ezpz.launch.run.child import Child
 from ezpz.launch.run.failures import LOST, UNREACHED, Failure, log_of
 from ezpz.launch.run.rank_input import leave_stdin
@@ -74,8 +74,7 @@ def supervise(
     Raises:
         EzpzError: The ranks could not even be started.
     """
-    if plan.flavour is not None:
-        _make_room(len(plan.placement.hosts))
+    _make_room(plan)
     kind = _AgentsRun if plan.by_hosts else _LocalRun if plan.flavour is None else _LauncherRun
     run = kind(plan, limits, control, screen, wall, shares_terminal=plan.supervision.keeps_terminal)
     run.preflight = preflight
@@ -264,7 +263,11 @@ class _LocalRun(_Run):
         ranks = [(plan.rank_environment(rank), plan.cpus(rank)) for rank in range(plan.placement.world_size)]
         ours, its = connection.pair()
         slots = None if plan.supervision.keeps_terminal else Slots.inherited()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            what = shortage(error, starting=True) or "expected a new process"
+            raise LaunchError(f"cannot start the agent of this host: {error.strerror}; {what}.") from None
         if not pid:
             be(lambda: self._be_agent(ours, its, ranks, slots))
         for end in its:
@@ -288,7 +291,11 @@ class _LauncherRun(_Run):
 
     def start_programs(self) -> None:
         """Start the launcher's program."""
-        self.children.add(Child.start(self.plan.argv(), self.plan.launcher_environment(), None))
+        line = self.plan.argv()
+        try:
+            self.children.add(Child.start(line, self.plan.launcher_environment(), None))
+        except OSError as error:
+            raise _not_run(line[0], self.plan.choice.reason, error, self.plan.flavour_name) from None
         self.control.get_ready()
 
 
@@ -359,11 +366,7 @@ class _AgentsRun(_Run):
             self.children.add(Child.start(line, self._environ, stdin, index))
         except OSError as error:
             source = "EZPZ_SSH" if self.plan.environ.get("EZPZ_SSH") else "PATH"
-            title = self.plan.flavour_name
-            raise LaunchError(
-                f"cannot run {line[0]} (from {source}): {error.strerror}; "
-                f"expected {title}, or a program that is called like it."
-            ) from None
+            raise _not_run(line[0], source, error, self.plan.flavour_name) from None
 
     def child_ended(self, child: Child) -> None:
         """Judge the end of what started a host's agent; after its agent is done it means nothing new."""
@@ -485,13 +488,23 @@ class _Payload:
                 pass  # an agent that could not reach this process has removed it
 
 
-def _make_room(hosts: int) -> None:
-    """Raise the soft limit of open files where it is below what the hosts need: two connections, two pipes of
-    ssh and a stranger each.
+def _not_run(program: str, source: str, error: OSError, title: str) -> LaunchError:
+    """Return the error for a program that should start ranks or agents, and cannot be run."""
+    wanted = shortage(error, starting=True) or f"expected {title}, or a program that is called like it"
+    return LaunchError(f"cannot run {program} (from {source}): {error.strerror}; {wanted}.")
+
+
+def _make_room(plan: LaunchPlan) -> None:
+    """See to it that as many files may be open as the hosts of a plan need, or its ranks where all of them run here.
+
+    Raises:
+        LaunchError: Fewer may be open.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 5 * hosts + 256
-    if soft < wanted:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
-        )
+    hosts = len(plan.placement.hosts)
+    if plan.by_hosts:
+        make_room("hosts", FILES_OF_SSH, hosts, "--nhosts")
+    elif plan.is_here:  # its agent, and what starts its ranks, have the limits of this process
+        each = FILES_OF_RANK + bool(plan.supervision.agent_settings["log_dir"])
+        make_room("ranks", each if plan.flavour is None else max(each, FILES_OF_MPI), plan.placement.world_size, "-n")
+    else:
+        make_room("hosts", FILES_OF_HOST, hosts, "--nhosts")

@@ -24,6 +24,7 @@ from contextlib import suppress
 from stat import S_ISSOCK
 from typing import TYPE_CHECKING, Any
 
+from ezpz import proc
 from ezpz.log import get_logger
 
 if TYPE_CHECKING:
@@ -145,11 +146,11 @@ def _line_to(store: Any) -> socket.socket | None:
     # Where sockets have a time limit by default, making a handle would change the connection itself.
     if port is None or not hasattr(store, "host") or socket.getdefaulttimeout() is not None:
         return None
-    for name in os.listdir("/dev/fd"):  # noqa: PTH208  # names are all that is needed
+    for fd in proc.open_files():
         with suppress(OSError):  # closed meanwhile
-            if not S_ISSOCK(os.fstat(int(name)).st_mode):
+            if not S_ISSOCK(os.fstat(fd).st_mode):
                 continue
-            handle = socket.socket(fileno=os.dup(int(name)))
+            handle = socket.socket(fileno=os.dup(fd))
             with suppress(OSError, IndexError, TypeError):  # not connected, or not by TCP
                 if handle.getpeername()[1] == port:
                     return handle
