@@ -9,7 +9,6 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli.columns import aligned
@@ -20,6 +19,7 @@ from ezpz.cluster.examine import RUN_FOLDER, compute, examine, parse_answer, sta
 from ezpz.errors import MachineError, UsageError
 from ezpz.files import read_object, state_folder
 from ezpz.launch.host_probe import ask_each, cause_of, environment, examining_line
+from ezpz.launch.temporary import TemporaryFolder
 from ezpz.redact import redact_text
 from ezpz.track.quantities import duration
 from ezpz.visible import show, use_color, visible
@@ -204,9 +204,9 @@ def _own_folder() -> Iterator[str]:
     try:
         if base:
             Path(base).mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = TemporaryDirectory(prefix="doctor-", dir=base or None, ignore_cleanup_errors=True)
-    except OSError:  # it is full, or closed
-        folder = TemporaryDirectory(prefix="ezpz-doctor-", ignore_cleanup_errors=True)
+        folder = TemporaryFolder("doctor", base)
+    except (OSError, MachineError):  # it is full, or closed
+        folder = TemporaryFolder("doctor")
     with folder as path:
         yield path
 

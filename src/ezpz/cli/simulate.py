@@ -145,23 +145,18 @@ def _simulate(options: Namespace, world: World) -> int:
     missing = _missing(options.command[0])
     if missing:
         return missing
-    import shutil  # what runs the child costs a bad command line nothing
-    import tempfile
-
-    from ezpz.cli.one_child import run
+    from ezpz.cli.one_child import run  # what runs the child costs a bad command line nothing
+    from ezpz.launch.temporary import TemporaryFolder
 
     _print(
         f"simulating rank {world.ranks.rank} of {world.ranks.world_size}: {world.shape} ({world.origin}), "
         f"device {world.device} ({world.device_origin})"
     )
-    folder = tempfile.mkdtemp(prefix="ezpz-simulate-")  # only this user can enter it
-    path = os.path.join(folder, "report.json")  # noqa: PTH118  # a plain word for the environment
-    try:
+    with TemporaryFolder("simulate") as folder:
+        path = os.path.join(folder, "report.json")  # noqa: PTH118  # a plain word for the environment
         environ = rank_environ(world, path, os.environ, data=options.data)
         code = run(options.command, environ, options.timeout, stdout=sys.stderr if options.json else None).code
         return _answer(options, world, path, code)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _answer(options: Namespace, world: World, path: str, code: int) -> int:

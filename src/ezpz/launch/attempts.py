@@ -279,18 +279,16 @@ def probe_hosts(
         folder: Of the launch's record, which other hosts may have to read.
     """
     import shlex
-    import shutil
-    import tempfile
 
     from ezpz.cluster.examine import PROBE
     from ezpz.launch.host_probe import ask_each
+    from ezpz.launch.temporary import TemporaryFolder
 
     flavour = ["--flavour", options.flavour] if options.flavour else []
     own = ["--launcher-args", shlex.join(options.launcher_args)] if options.launcher_args else []
     with contextlib.ExitStack() as at_end:
         with Deferring():
-            own_folder = tempfile.mkdtemp(prefix="probe-", dir=folder)
-            at_end.callback(shutil.rmtree, own_folder, ignore_errors=True)
+            own_folder = at_end.enter_context(TemporaryFolder("probe", folder))
         return verdicts(ask_each(hosts, PROBE, own_folder, *flavour, *own), devices)
 
 

@@ -265,12 +265,10 @@ def _run_recorded(
     builder.agent_settings["look"] = NO_LOOK if builder.is_here else preflight.request
     with contextlib.ExitStack() as at_end:
         if builder.needs_hostfile:
-            import shutil
-            import tempfile
+            from ezpz.launch.temporary import TemporaryFolder
 
             with Deferring():
-                hostfiles = tempfile.mkdtemp(prefix="ezpz-launch-")
-                at_end.callback(shutil.rmtree, hostfiles, ignore_errors=True)
+                hostfiles = at_end.enter_context(TemporaryFolder("hosts"))
             builder.write_hostfile(hostfiles)
         wall = Wall(builder.survey.allocation, builder.environ)
         at_end.callback(wall.close)

@@ -18,7 +18,7 @@ import time
 
 from ezpz import proc
 from ezpz.errors import MachineError, UsageError
-from ezpz.files import private_folder, read_object, state_folder, write_whole
+from ezpz.files import private_folder, read_object, remove_folder, state_folder, write_whole
 from ezpz.redact import redact_argv, redact_config
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -134,22 +134,7 @@ def forget_old(folder: str) -> None:
     for name in names[: max(0, len(names) - _KEPT + 1)]:  # their names begin with the time
         old = os.path.join(base, name)
         if not _may_run(old):
-            _remove_folder(old)
-
-
-def _remove_folder(folder: str) -> None:
-    """Remove a folder of files, or a link to one; nearly every launch removes one, and `shutil` costs 8 ms."""
-    try:
-        if os.path.islink(folder):  # to a --log-dir, which is the user's
-            os.unlink(folder)
-            return
-        for name in os.listdir(folder):
-            os.unlink(os.path.join(folder, name))
-        os.rmdir(folder)
-    except OSError:  # it holds folders
-        import shutil
-
-        shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(old)  # the link alone, of a --log-dir: that is the user's
 
 
 def _may_run(folder: str) -> bool:

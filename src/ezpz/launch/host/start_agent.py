@@ -35,6 +35,7 @@ from ezpz.launch.host.rank_start import (
     start,
 )
 from ezpz.launch.limits import FILES_OF_RANK, make_room, shortage
+from ezpz.launch.temporary import mark_own
 from ezpz.ranks import Ranks, expand_counts, from_environ
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -73,6 +74,7 @@ def run_for_shims(listener: socket.socket, control: str, launch: str, placement:
             os.dup2(os.open(os.devnull, os.O_RDWR), fd)
     agent = Agent(connection, launch, expected, has_shims=True)
     agent.stand_guard(obeys_signals=False)
+    _make_folder(agent)
     agent.listen(listener)
     environ = dict(os.environ)
     restore_paths(environ)
@@ -108,6 +110,7 @@ def run_local(
     connected = Connection(End.made(ends[0]), End.made(ends[1]), settings, slots=slots)
     agent = Agent(connected, launch, len(ranks), own_session=not terminal)
     agent.stand_guard(obeys_signals=False)
+    _make_folder(agent)
     _let_in(agent, ranks[0][0])
     try:
         _refuse_mpi(agent, ranks[0][0])
@@ -329,6 +332,7 @@ def _start_host(
     environ.setdefault("OMP_NUM_THREADS", threads(count))
     ignores = tuple(map(int, environ.pop("EZPZ_IGNORED", "").split()))
     plan, has_input = environ.pop("EZPZ_CPUS", ""), environ.pop("EZPZ_STDIN", "") != "none"
+    _make_folder(agent)
     _let_in(agent, environ)
     _refuse_mpi(agent, environ)
     words = [to_bytes(word) for word in command]
@@ -347,6 +351,14 @@ def _start_host(
             _start_own(agent, ranks.rank, words, own, cpus, stdin=stdin, piped=True, ignores=ignores)
 
     agent.wait_for_all(start_ranks)
+
+
+def _make_folder(agent: Agent) -> None:
+    """Make the folder where the ranks of this host leave their last collectives: it is this agent's."""
+    folder = agent.connection.settings.collectives
+    if folder:
+        rank_start.make_folder(folder)
+        mark_own(folder)
 
 
 def _let_in(agent: Agent, environ: dict[str, str]) -> None:
@@ -379,7 +391,6 @@ def _start_own(
         agent.connection.report(messages.Note(text=f"rank {rank} {note}"))
     if agent.connection.settings.recorder:
         rank_start.make_room(environ, agent.connection.settings.recorder)
-    rank_start.make_folder(agent.connection.settings.collectives)
     cpus = None if note else cpus
     ours: tuple[int, ...] = ()
     its: tuple[int, int] | None = None

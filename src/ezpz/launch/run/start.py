@@ -312,18 +312,13 @@ class _AgentsRun(_Run):
         Raises:
             EzpzError: A program that is needed cannot be run.
         """
-        import shutil
-        import tempfile
+        from ezpz.launch.temporary import TemporaryFolder
 
         self._line = self.plan.agent_line()
         self._environ = {**os.environ, **self.plan.agent_variables()}
         shared = "" if self.plan.agents.carries_input else self._shared_folder()
-        self._logs = tempfile.mkdtemp(prefix="ezpz-ssh-")
-        try:
-            with _Payload(self.plan, shared) as self._payload:
-                return super().run()
-        finally:
-            shutil.rmtree(self._logs, ignore_errors=True)
+        with TemporaryFolder("ssh") as self._logs, _Payload(self.plan, shared or self._logs) as self._payload:
+            return super().run()
 
     def start_programs(self) -> None:
         """Start the agent of each host."""
@@ -444,20 +439,18 @@ class _Payload:
 
     Args:
         plan: What the agents are to start.
-        folder: One that other hosts see, where agents open the file themselves; empty for a temporary one.
+        folder: One that other hosts see, where agents open the file themselves; else a temporary one.
 
     Attributes:
         path: Of the file.
     """
 
-    def __init__(self, plan: LaunchPlan, folder: str = "") -> None:
-        import tempfile
-
+    def __init__(self, plan: LaunchPlan, folder: str) -> None:
         payload = pack(list(plan.command), plan.agent_environment())
-        folder = folder or tempfile.gettempdir()
+        self.path = os.path.join(folder, f"agents-{os.urandom(4).hex()}")
         self._has_name = False
         try:
-            descriptor, self.path = tempfile.mkstemp(prefix="agents-", dir=folder)
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             self._has_name = True
             with open(descriptor, "wb") as file:
                 file.write(payload)
