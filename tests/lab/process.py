@@ -146,7 +146,9 @@ def daemons(seconds):
 
 def shim_of(rank):
     """The shim in front of a rank: its parent."""
-    return proc.stat(rank).parent
+    process = proc.stat(rank)
+    assert process, f"the rank {rank} has ended"
+    return process.parent
 
 
 def program(path, text):

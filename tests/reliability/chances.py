@@ -19,6 +19,7 @@ from ezpz import proc
 from lab import process
 
 SIGNALS = ("KILL", "TERM", "SEGV", "ABRT", "INT", "HUP", "QUIT", "BUS", "FPE", "USR1")
+DEADLY = ("KILL", "ABRT", "SEGV", "BUS", "QUIT", "TRAP", "ALRM", "XCPU", "VTALRM", "SYS")  # of a shim: 137 for each
 BLUR = 0.3  # seconds by which a rank may have ended before the signal that was meant for it
 YOUNG = 1.0  # seconds
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -54,7 +55,7 @@ def killed(number, seed, grounds, names):
     if kind == "launcher":
         number_of = dice.choice((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL))
     elif kind == "shim":
-        number_of = dice.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV))
+        number_of = dice.choice((signal.SIGKILL, *(signal.Signals[f"SIG{name}"] for name in DEADLY)))
     elif kind != "rank":
         number_of = signal.SIGKILL
     moment, rank = dice.uniform(0, 1.1) * lasts, dice.randrange(3)
