@@ -145,6 +145,6 @@ def _write(stream: TextIO, text: str, errors: str) -> bool:
         return False
     except OSError:
         raise
-    except Exception as error:
+    except Exception as error:  # an object of the program's own may raise anything
         raise OSError(f"{type(error).__name__}: {error}") from error
     return True
