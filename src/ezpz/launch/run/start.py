@@ -317,7 +317,7 @@ class _AgentsRun(_Run):
         self._line = self.plan.agent_line()
         self._environ = {**os.environ, **self.plan.agent_variables()}
         shared = "" if self.plan.agents.carries_input else self._shared_folder()
-        with TemporaryFolder("ssh") as self._logs, _Payload(self.plan, shared or self._logs) as self._payload:
+        with TemporaryFolder("agents") as self._logs, _Payload(self.plan, shared or self._logs) as self._payload:
             return super().run()
 
     def start_programs(self) -> None:
