@@ -75,10 +75,10 @@ def taken(slurm, clean_env):
 
 
 @pytest.mark.usefixtures("taken")
-def test_a_port_that_is_taken_on_the_first_host_is_exchanged(slurm, clean_env):
+def test_a_port_that_is_taken_on_the_first_host_is_exchanged(slurm, clean_env, tmp_path):
     """And the input is not lost to the first start."""
     line = [sys.executable, "-c", CHOOSES, "bash", "-c", 'cat; exec "$@"', "bash", *meet("x")]
-    done = slurm.salloc(["-N2", "-n2"], ["bash", "-c", f"echo to rank 0 | {shlex.join(line)}"], clean_env)
+    done = slurm.salloc(["-N2", "-n2"], ["bash", "-c", f"echo to rank 0 | {shlex.join(line)}"], clean_env, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "to rank 0\nmet 1\n"), done.stderr
     assert "port 23456 is taken on n01; starting again with another" in done.stderr
 

@@ -144,7 +144,8 @@ def test_hosts_that_never_report_are_told_in_time(site):
 
 
 @pytest.mark.slow
-def test_an_agent_alone_binds_its_ranks_and_stops_them_after_a_failure(clean_env, tmp_path):
+def test_an_agent_alone_binds_its_ranks_and_stops_them_after_a_failure(clean_env, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the parcel names the folder that the ranks run in
     cpus = sorted(os.sched_getaffinity(0))[:2]
     plan = {"EZPZ_PLACEMENT": "1,2", "EZPZ_CPUS": ":".join(map(str, [cpus[0], cpus[-1]])), "MASTER_ADDR": "127.0.0.1"}
     program = """
