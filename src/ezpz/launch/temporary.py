@@ -1,6 +1,6 @@
 """Make temporary folders that say whose they are, and remove those that killed processes have left.
 
-    /tmp/ezpz-1000/agents-5f3a90c2/.owner-9d1c07ab-4711-8812345      the host's table of processes, the pid, and its birth
+    /tmp/ezpz-1000/agents-5f3a90c2/.owner-9d1c07ab-4711-8812345    the host's table of processes, the pid, and its birth
 
 A folder is removed when each process that it names lived in the table of processes that this one lives in, and is gone:
 pids come again, times of birth do not. What other hosts and containers with the same TMPDIR have made stays, and so
