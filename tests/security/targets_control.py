@@ -40,7 +40,7 @@ REPORTS = (
         ranks=[messages.RankStack(rank=0, pid=7, frames=[("f", "a.py", 3)], where="x")],
         dumps=["/tmp/dump"],
     ),
-    messages.Idle(rank=0, pid=7, seconds=601.0, limit=600.0, section="checkpoint"),
+    messages.Idle(rank=0, pid=7, seconds=601.0, limit=600.0, section="checkpoint", ending=False),
     messages.Done(stuck=[1, 2], step=-1),
 )
 ORDERS = (
