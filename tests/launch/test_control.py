@@ -1,6 +1,7 @@
 """Connections between the launcher and its agents: who is let in, what crosses them, and what a lost one means."""
 
 import contextlib
+import select
 import socket
 import sys
 import threading
@@ -66,6 +67,10 @@ def connection(control, request, monkeypatch):
     thread.join(60)
     assert {made[0].control.family, made[0].output.family} == {request.param}
     return made[0]
+
+
+def readable(connection):
+    return bool(select.select([connection], [], [], 0.0)[0])
 
 
 def finish(connection):
@@ -225,6 +230,22 @@ def test_output_goes_on_where_a_cut_connection_ended(control, connection, heard)
         return connection.delivered
 
     wait_until(delivered, 5, "the launcher's word that it has all")
+
+
+def test_small_pieces_are_forgotten_in_time_too(control, connection):
+    """Each takes more than its byte where it is kept; an agent that kept too many would let its ranks wait."""
+    kept = 0
+    for _ in range(40):
+        for _ in range(1000):
+            connection.show(0, 1, b"\n")
+        wait_until(
+            lambda: connection.push() or list(control.read()) is None or not connection.waiting, 5, "room", every=0.001
+        )
+        for order in connection.orders() if readable(connection.control) else ():
+            connection.obey(order)
+            kept = max(kept, order.pieces)
+    assert kept >= 20_000
+    assert not connection.full
 
 
 def test_an_agent_learns_that_its_output_was_cut_and_is_lost_when_it_does_not_mend_that(control, connection, heard):

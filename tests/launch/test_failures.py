@@ -8,7 +8,7 @@ from ezpz.launch.choice import Choice
 from ezpz.launch.messages import Finished, Mismatch, Up
 from ezpz.launch.placement import Placement
 from ezpz.launch.plan import LaunchPlan
-from ezpz.launch.run.failures import Failure, Outcome, earliest, how, last_words, left_early, log_of
+from ezpz.launch.run.failures import Failure, Outcome, aborted, earliest, how, last_words, left_early, log_of
 from ezpz.launch.run.world import World
 
 
@@ -33,6 +33,33 @@ def test_the_earliest_is_the_cause_whatever_came_first_and_a_killed_shim_comes_l
     shim = failure(2, 0.5, why="its shim (pid 4) was killed")
     assert earliest([late, early, shim]) is early
     assert earliest([shim]) is shim
+
+
+ABORTS = {
+    "Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1": (
+        7,
+        "called MPI_Abort and exited with code 7",
+    ),
+    # Codes that an mpiexec also has for a shim that was killed.
+    "Abort(137) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 137) - process 1": (
+        137,
+        "called MPI_Abort and exited with code 137",
+    ),
+    "Abort(138023695) on node 0 (rank 0 in comm 0): Fatal error in internal_Init: Other MPI error, error stack:": (
+        15,
+        "was aborted by its MPI and exited with code 15",
+    ),
+}
+
+
+def test_a_rank_that_ends_all_others_through_mpi_says_so_itself(subtests):
+    killed = {"status": -signal.SIGKILL, "why": "its shim (pid 4) was killed"}
+    for words, (code, told) in ABORTS.items():
+        with subtests.test(words):
+            cause = aborted([failure(0, 1.0, **killed), failure(1, 1.1, words=f"x\n{words}\n", **killed)])
+            assert (cause.rank, cause.code, cause.how) == (1, code, told)
+    assert aborted([failure(0, 1.0, **killed), failure(1, 1.1, words="I call MPI_Abort(7)", **killed)]) is None
+    assert aborted([failure(0, 1.0, status=3), failure(1, 1.1, words=next(iter(ABORTS)), **killed)]) is None
 
 
 GLOO = """Traceback (most recent call last):

@@ -103,7 +103,7 @@ EARLY = {
         for moment in MOMENTS
     ],
     "SIGKILL to a shim in its first 0.1 s": [
-        _kill("a young shim", first_shim, signal.SIGKILL, moment, code=(125, 137, 143), **_DIED_YOUNG)
+        _kill("a young shim", first_shim, signal.SIGKILL, moment, code=(125, 137), **_DIED_YOUNG)
         for moment in (0.0, 0.01, 0.02, 0.04, 0.08)
     ],
     "SIGINT to a shim in its first 0.1 s": [

@@ -68,6 +68,18 @@ MPI_CASES = (
     ),
     Case(
         number="7",
+        name="MPI_Abort(9), a code that an mpiexec also has for a killed shim",
+        ranks=program("mpi.MPI_Abort(world, 9) if rank == 1 else barrier()"),
+        setup=library,
+        env=LIBRARIES,
+        meanwhile=go,
+        code=9,
+        cause=r"({rank1}|^ezpz: \S+ \(pid \d+\)) .*\bcode 9\b",
+        grace=FAILURE_GRACE,
+        not_on=NO_MPI,
+    ),
+    Case(
+        number="7",
         name="a rank exits with 3 after MPI_Init, the others in MPI_Barrier",
         ranks=program("os._exit(3) if rank == 1 else barrier()"),
         setup=library,

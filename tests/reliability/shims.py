@@ -52,31 +52,25 @@ def _name(number):
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
+def _case(name, meanwhile, number, **more):
+    return Case(
+        number="K",
+        name=f"{_name(number)} to {name}",
+        ranks=HELD,
+        meanwhile=partial(meanwhile, number),
+        grace=FAILURE_GRACE,
+        after=no_false_question,
+        **more,
+    )
+
+
 SHIMS = {
     "signals 1 to 34 to a shim": [
-        Case(
-            number="K",
-            name=f"{_name(number)} to a shim",
-            ranks=HELD,
-            meanwhile=partial(to_shim, number),
-            code=(0, 125, 137, 128 + number),
-            grace=FAILURE_GRACE,
-            not_on=NO_SHIM,
-            after=no_false_question,
-        )
-        for number in SIGNALS
+        _case("a shim", to_shim, number, code=(0, 125, 137, 128 + number), not_on=NO_SHIM) for number in SIGNALS
     ],
     "SIGINT, SIGTERM, SIGHUP, SIGQUIT to `mpiexec`, `srun`, `torchrun`": [
-        Case(
-            number="K",
-            name=f"{number.name} to what starts ranks",
-            ranks=HELD,
-            meanwhile=partial(to_launcher, number),
-            code=(125, 137, 128 + number),  # Hydra passes signals on to the shims
-            grace=FAILURE_GRACE,
-            not_on=NO_LAUNCHER,
-            after=no_false_question,
-        )
+        # Hydra passes signals on to the shims.
+        _case("what starts ranks", to_launcher, number, code=(125, 137, 128 + number), not_on=NO_LAUNCHER)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     ],
 }

@@ -739,6 +739,9 @@ FROM_RANKS = Words(
 TO_RANKS = Words(LONGEST_ORDER, AskToSave, SaveNow, Hold, Signal)
 
 
+PIECE = 128  # bytes, about, that a piece takes besides its data where it is kept
+
+
 class Piece:
     """What a rank wrote on stream 1 or 2.
 

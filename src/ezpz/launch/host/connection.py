@@ -21,7 +21,7 @@ from ezpz.launch import frames, messages
 from ezpz.launch.backlog import Backlog
 from ezpz.launch.frames import CHALLENGE_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
 from ezpz.launch.host import local_socket
-from ezpz.launch.messages import HELLOS, ORDERS, REPORTS, WELCOMES, MalformedMessage, Piece
+from ezpz.launch.messages import HELLOS, ORDERS, PIECE, REPORTS, WELCOMES, MalformedMessage, Piece
 from ezpz.launch.shared_slots import Slots
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -177,14 +177,14 @@ class Connection:
     def _forget(self, pieces: int) -> None:
         """Forget what the launcher has taken: so many pieces from the first on."""
         for _ in range(min(len(self._kept), pieces - self._taken)):
-            self._size -= sum(map(len, self._kept.popleft()))
+            self._size -= sum(map(len, self._kept.popleft())) + PIECE
         self._taken = max(self._taken, pieces)
 
     def _write(self, *piece: bytes) -> None:
         self._shown += 1
         if self._again:
             self._kept.append(piece)
-            self._size += sum(map(len, piece))
+            self._size += sum(map(len, piece)) + PIECE
         if not self.is_cut:
             self._send(*piece)
 
@@ -371,10 +371,12 @@ def is_launcher_gone(variable: str) -> bool:
     """
     try:
         _, port, addresses = variable.split("@")
-        _reach((addresses.split(",")[0], int(port))).close()
+        own = next(filter(_is_own, addresses.split(",")), "")
+        if own:  # else its host is another, and its silence proves nothing
+            _reach((own, int(port))).close()
     except ConnectionRefusedError:
-        return any(map(_is_own, addresses.split(",")))
-    except (OSError, ValueError):  # another host, or another program's variable
+        return True
+    except (OSError, ValueError):  # another program's variable
         pass
     return False
 

@@ -193,21 +193,22 @@ def by_launch() -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     me, network = os.getpid(), proc.link("self", "ns/net")
     for pid in proc.pids():
-        launch = variable(pid, "EZPZ_LAUNCH_ID") or variable(pid, "EZPZ_LAUNCH")
+        launch = variable(pid, "EZPZ_LAUNCH_ID", "EZPZ_LAUNCH")
         if launch and pid != me and not is_gone(pid) and proc.link(pid, "ns/net") == network:
             found.setdefault(launch, []).append(pid)
     return {launch: sorted(pids) for launch, pids in found.items()}
 
 
-def variable(pid: int, name: str) -> str:
-    """Return a variable with which one of this user's processes was started; empty without it."""
+def variable(pid: int, *names: str) -> str:
+    """Return the first of these variables with which one of this user's processes was started; empty without any."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.getuid():
             return ""
     except OSError:
         return ""
-    _, _, rest = proc.environ(pid).partition(f"\0{name}=".encode())
-    return os.fsdecode(rest.partition(b"\0")[0])
+    environ = proc.environ(pid)
+    parts = (environ.partition(f"\0{name}=".encode())[2] for name in names)
+    return os.fsdecode(next(filter(None, parts), b"").partition(b"\0")[0])
 
 
 def reap() -> list[tuple[int, int]]:

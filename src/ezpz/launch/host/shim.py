@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from ezpz.launch.shim_messages import Message
 
 _TWICE = 2.0  # seconds in which one signal that comes by two ways, the launcher's and the agent's, counts once
-_AGAIN = 0.01  # seconds until the next look at a rank that is about to end
 _ENDING = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP)
 _ALONE = 125
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 
@@ -100,11 +99,7 @@ _KEPT = 4096  # bytes of what mpiexec writes: as many of its first and of its la
 _QUOTED = 200  # characters of its line about a host
 _REFUSED = 125
 _ABOVE = "; its own words are above"
-# What says that a rank has ended all others: MPICH and Intel MPI, whose library writes it in that rank,
-#     Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1
-#     Abort(138023695) on node 0 (rank 0 in comm 0): Fatal error in internal_Init: Other MPI error, error stack: …
-# and Open MPI, whose mpiexec does.
-_ABORTED = r"(?m)^Abort\(-?\d+\) on node \d+ .*"
+# What Open MPI 5 and 4 write when a rank has called MPI_Abort and has ended all others by that.
 _ABORT_IS_SAID = "MPI_ABORT was invoked"
 _OF_SIGKILL = {9, 137, 255}  # exit codes of mpiexec when somebody killed a shim: MPICH's, Open MPI's, Intel MPI's
 
@@ -208,20 +203,6 @@ class Children:
             return False  # torchrun's agent and srun end with codes of their own when somebody kills a shim
         return any(child.code and child.code > 0 and child.code not in _OF_SIGKILL for child in self.all)
 
-    def aborted(self, failures: Sequence[Failure]) -> Failure | None:
-        """Return the failure of a rank that has ended all others through MPI; None where none says that it has.
-
-        Args:
-            failures: What is known of the ranks: each was killed, one of them has written why.
-        """
-        code = next((child.code for child in self.all if child.code and child.code > 0), 0)
-        for failure in failures:
-            match = re.search(_ABORTED, failure.words)
-            if match and self.ended_by_itself:
-                how_ = "called MPI_Abort" if "MPI_Abort" in match[0] else "was aborted by its MPI"
-                return failure._replace(how=f"{how_} and exited with code {code}", code=code, why="")
-        return None
-
     def add(self, child: Child) -> None:
         """Take charge of a process."""
         self.all.append(child)
@@ -275,7 +256,7 @@ class Children:
             came = "no rank reported that it came up" if world.empty else world.absent()
             host, line = world.named_in(self.text)
             quoted = f": of {host} it says {line[:_QUOTED]!r}" if host else ""
-            words = f"{how(code)}, and {came}{quoted}{_ABOVE}"
+            words = f"{how(code)}, and {came}{quoted}{_ABOVE if self.words else ''}"
         exit_code = code if said and world.begun and code > 0 else _REFUSED
         return Failure(
             f"{child.name} (pid {child.pid})",

@@ -25,6 +25,7 @@ from ezpz.launch.messages import (
     HELLOS,
     LONGEST_PIECE,
     ORDERS,
+    PIECE,
     REPORTS,
     WELCOMES,
     ConnectOutput,
@@ -117,7 +118,7 @@ class _Stream:
         end = Piece.decode_end(content)
         if end is None:
             piece = Piece.decode(content, self.slots)
-            self._untold += len(piece.data)
+            self._untold += len(piece.data) + PIECE
         elif end == self.taken:
             piece, self.has_ended = None, True
         else:

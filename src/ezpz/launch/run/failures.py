@@ -30,6 +30,7 @@ __all__ = [
     "Failure",
     "Limits",
     "Outcome",
+    "aborted",
     "earliest",
     "host_lost",
     "host_refused",
@@ -71,6 +72,10 @@ _NO_PEER = (
     r"|client socket has timed out|wait timeout after \d+ms"
 )
 _OF_TORCH = r"(?i)gloo|nccl|c10d|TCPStore|Dist(?:Network|Store|Backend)Error"
+# What MPICH and Intel MPI write in a rank that ends all others:
+#     Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1
+#     Abort(138023695) on node 0 (rank 0 in comm 0): Fatal error in internal_Init: Other MPI error, error stack: …
+_ABORTED = r"(?m)^Abort\((-?\d+)\) on node \d+ .*"
 _RANK_TAG = r"(?m)^\[rank\d+\]: ?"  # torch's, in front of each line of a traceback
 _EXCEPTION_LINES = 8  # NCCL's has that many at most
 _SHOWN = 3  # failures besides the cause that are named one by one
@@ -195,6 +200,23 @@ def _of_memory(kernel: Mapping[str, Any] | None) -> str:
     if proof:
         return f": out of memory: {proof}"
     return " (not by launch; the kernel counted no out-of-memory kill)" if not_killed_for_memory(kernel) else ""
+
+
+def aborted(failures: Sequence[Failure]) -> Failure | None:
+    """Return the failure of a rank that has ended all others through MPI; None where none says that it has.
+
+    Args:
+        failures: All that have come: each of these ranks was killed, and one has written why.
+    """
+    if not all(failure.is_consequence for failure in failures):
+        return None
+    for failure in failures:
+        match = re.search(_ABORTED, failure.words)
+        if match:
+            code = int(match[1]) & 0xFF or 1  # a parent sees the last byte
+            does = "called MPI_Abort" if "MPI_Abort" in match[0] else "was aborted by its MPI"
+            return failure._replace(how=f"{does} and exited with code {code}", code=code, why="")
+    return None
 
 
 def left_early(host: str, report: Finished, lost: Failure) -> Failure:

@@ -22,8 +22,10 @@ from ezpz.launch.run.failures import (
     CANNOT_START,
     LOST,
     NOT_STARTED,
+    PASSED_ON,
     Failure,
     Outcome,
+    aborted,
     earliest,
     host_lost,
     host_refused,
@@ -70,6 +72,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PAUSING = (signal.SIGSTOP, signal.SIGCONT)
 _HEARD = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCHLD)
 _SETTLE = 0.1  # seconds for failures that happened at the same time, or even earlier on another host
+_LAUNCHER_ENDS = 3.0  # seconds for the program that starts ranks to end, when it has ended them before they began
 _SETTLE_LONG = 0.7  # the same where an MPI has killed the shims, or a peer was lost: another end says why
 _UNBEGUN = 0.5  # seconds for mpiexec to end by itself, quietly, when its ranks are not to begin; some may never come
 _CLEAN_UP = 8.0  # seconds from SIGKILL until a host that reports nothing is given up
@@ -537,11 +540,22 @@ class Supervisor:
 
     def _settle_when_told(self) -> None:
         """Name the cause when the ranks that still live have reported their last collectives, or are not waited for."""
-        left = self._collectives.until - time.monotonic()
+        now = time.monotonic()
+        left = self._collectives.until - now
         if self._collectives.waiting and left > 0 and not self.stopping:
             self.loop.after("settle", left, self._settle_when_told)
+        elif self._launcher_is_ending() and now < self._settle_at + _LAUNCHER_ENDS:
+            self.loop.after("settle", _SETTLE, self._settle_when_told)
         else:
             self._settle()
+
+    def _launcher_is_ending(self) -> bool:
+        """Tell whether the program that starts ranks has ended all that had come before any began: it knows why, and
+        has not ended itself yet, as torchrun whose shim was killed before that could say who it is.
+        """
+        failures = self.outcome.failures
+        passed_on = all(failure.rank is not None and failure.why.startswith(PASSED_ON) for failure in failures)
+        return passed_on and not (self.world.begun or self.stopping) and self.children.alive
 
     def _settle(self) -> None:
         """Name the cause and stop what still runs."""
@@ -556,8 +570,11 @@ class Supervisor:
         elif cause.why == "mismatch":
             cause = cause._replace(how=self.world.mismatch())
             failures[:] = [cause]
+        elif through_mpi := aborted(failures):
+            cause = through_mpi
+            failures[:] = [cause]
         elif self.children.to_blame(failures, begun=self.world.begun):
-            cause = self.children.aborted(failures) or self.children.failure(self.world)
+            cause = self.children.failure(self.world)
             failures[:] = [cause]
         elif cause.lost_peer and self._left:
             host, first = min(self._left, key=lambda left: left[1].at)
