@@ -33,6 +33,10 @@ def test_the_earliest_is_the_cause_whatever_came_first_and_a_killed_shim_comes_l
     shim = failure(2, 0.5, why="its shim (pid 4) was killed")
     assert earliest([late, early, shim]) is early
     assert earliest([shim]) is shim
+    # What starts ranks has then ended the others: their SIGTERM is no cause, unless it came before.
+    ended, by_itself = failure(3, 0.6, -signal.SIGTERM), failure(3, 0.4, -signal.SIGTERM)
+    assert earliest([ended, shim]) is shim
+    assert earliest([by_itself, shim]) is by_itself
 
 
 ABORTS = {

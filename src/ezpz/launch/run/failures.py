@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -280,10 +281,16 @@ def earliest(failures: Iterable[Failure]) -> Failure:
     """Return the cause: what happened by itself before the loss of another rank, that before a killed shim, and that
     before what mpiexec then did to other ranks.
     """
-    return min(
-        failures,
-        key=lambda failure: (failure.why.startswith(PASSED_ON), failure.is_consequence, failure.lost_peer, failure.at),
-    )
+    listed = list(failures)
+    killed = min((failure.at for failure in listed if failure.why.startswith(SHIM_KILLED)), default=math.inf)
+
+    def order(failure: Failure) -> tuple[bool, bool, bool, float]:
+        # What starts ranks sends SIGTERM to all processes of a host in some order; the rank may be gone before its shim
+        # could say that it came from there.
+        ended = failure.status == -signal.SIGTERM and not failure.why and failure.at > killed
+        return failure.why.startswith(PASSED_ON) or ended, failure.is_consequence, failure.lost_peer, failure.at
+
+    return min(listed, key=order)
 
 
 def _others(failures: Iterable[Failure], cause: Failure) -> str:
