@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ezpz.track import History as History
     from ezpz.track import add_profile_option as add_profile_option
     from ezpz.track import histogram as histogram
-    from ezpz.train.data.prepare import prepare as prepare
+    from ezpz.train.preparing import prepare as prepare
     # names: end
 
 __version__ = "0.1.0"
@@ -38,7 +38,7 @@ __getattr__, __dir__ = attach(
         "progress": "heartbeat on_save section",
         "profile": "profile",
         "track": "History add_profile_option histogram",
-        "train.data.prepare": "prepare",
+        "train.preparing": "prepare",
     },
     modules=(
         "checkpoint cluster configs dist distributed errors examples flops history launch log models progress ranks "

@@ -63,13 +63,19 @@ def test_what_a_loss_function_may_return():
     assert read_computed((loss, 4), 0)[:2] == (0.0, 0)
 
 
-LOSSES = [3.0, (torch.tensor(1.0), "4"), (torch.tensor(1.0), torch.ones(2)), (torch.tensor(1.0), 1, 2, {}), ({},)]
+LOSS = torch.tensor(1.0)
+LOSSES = {
+    "expected a mean": [3.0, (LOSS, 1, 2, {}), ({},)],
+    # 0.0 and 1.0 are whole, and an accuracy
+    "unusable count": [(LOSS, each) for each in ("4", torch.ones(2), 4.0, 0.0, True, torch.tensor(1.0), None)],
+}
 
 
 def test_what_a_loss_function_must_not_return(subtests):
-    for wrong in LOSSES:
-        with subtests.test(wrong=wrong), pytest.raises(UsageError, match="expected a mean"):
-            read_computed(wrong)
+    for said, losses in LOSSES.items():
+        for wrong in losses:
+            with subtests.test(wrong=wrong), pytest.raises(UsageError, match=said):
+                read_computed(wrong)
 
 
 def test_a_step_that_counts_nothing_moves_nothing_and_is_no_nan():

@@ -19,7 +19,7 @@ from lab import process
 from lab.listener import Listener, as_rank
 
 SOURCES = str(Path(ezpz.__file__).parents[1])
-IN_RANKS = [str(Path(__file__).with_name(f"in_ranks_{name}.py")) for name in ("loop", "place")]
+IN_RANKS = [str(Path(__file__).with_name(f"in_ranks_{name}.py")) for name in ("loop", "place", "belonging")]
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=240", *IN_RANKS]
 
 

@@ -50,7 +50,7 @@ def load(path: Path, contents: Contents, together: Together, *, verify: bool) ->
         if damage is not None:
             raise UsageError(_damage(path, damage))
     is_sound = bool(manifest.sha256) and (verify or is_known)
-    layout = current_layout(together.rank, together.size)
+    layout = current_layout(together.rank, together.size, contents.model)
     loading, metadata, problem = None, None, ""
     try:
         metadata = storage.read_metadata(path)
@@ -230,7 +230,7 @@ def _begin(base: Path, step: int) -> Draft:
 
 
 def _describe(contents: Contents, model: Fingerprint, together: Together) -> Manifest:
-    layout = current_layout(together.rank, together.size)
+    layout = current_layout(together.rank, together.size, contents.model)
     optimizer = contents.optimizer
     return Manifest(
         step=0,

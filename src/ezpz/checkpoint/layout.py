@@ -6,7 +6,7 @@ Ranks of one data-parallel place (those of one tensor-parallel replica) must dra
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,11 +30,11 @@ class Layout:
         return (self.world_size, _without_ones(self.mesh)) == (manifest.world_size, _without_ones(manifest.mesh))
 
 
-def current_layout(rank: int, world_size: int) -> Layout:
-    """Return the layout of this world, by the mesh that was made last."""
-    from ezpz.dist.mesh import get_mesh
+def current_layout(rank: int, world_size: int, model: Any) -> Layout:
+    """Return the layout of this world, by the mesh of the model."""
+    from ezpz.dist.binding import mesh_of
 
-    mesh = get_mesh()
+    mesh = mesh_of(model)
     if mesh is None or math.prod(mesh.shape) != world_size:
         return Layout(world_size, {}, rank)
     return Layout(world_size, dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=False)), rank)

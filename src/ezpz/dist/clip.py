@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.mesh import get_mesh
+from ezpz.dist.binding import mesh_in_use
 from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def clip_grad_norm_(
         parameters: Parameters, sharded or not, on one or several meshes; those without a gradient count as zero.
         max_norm: The largest norm to keep; ``inf`` only measures.
         norm_type: 2 for the Euclidean norm, any p > 0, or ``inf`` for the largest absolute value.
-        mesh: Its pipeline stages (``pp``) hold one model together; by default the mesh of the last `init_mesh`.
+        mesh: Its pipeline stages (``pp``) hold one model together; by default that of the model wrapped last.
         scale: What all gradients are multiplied by before that, in the same pass; above 0, equal on all ranks.
 
     Returns:
@@ -74,7 +74,7 @@ def clip_grad_norm_(
             if gradient is not None:
                 locals_.append(_local(gradient))
                 sums.add(gradient)
-        total = sums.total(_stages(mesh if mesh is not None else get_mesh()))
+        total = sums.total(_stages(mesh if mesh is not None else mesh_in_use()))
         scaled = not (isinstance(scale, float) and scale == 1.0)
         if scaled:
             total = total * scale
@@ -216,7 +216,7 @@ def _home(parameters: list[torch.Tensor], mesh: DeviceMesh | None) -> torch.devi
 
     if parameters:
         return _local(parameters[0].grad if parameters[0].grad is not None else parameters[0]).device
-    known = mesh if mesh is not None else get_mesh()
+    known = mesh if mesh is not None else mesh_in_use()
     return torch.device(known.device_type) if known is not None else torch.device("cpu")
 
 

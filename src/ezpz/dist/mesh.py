@@ -369,7 +369,13 @@ def fsdp_mesh(mesh: DeviceMesh) -> DeviceMesh:
 
     The ranks of one sequence (cp) hold the same weights, so that they share in the sharding. All ranks must ask alike.
     """
-    shard = _joined(mesh, _present(mesh, ("dp_shard", "cp")), "fsdp")
+    cut = _present(mesh, ("dp", "dp_shard", "cp"))
+    if not cut:
+        raise UsageError(
+            f"this mesh has no ranks to cut weights over: its dimensions are {', '.join(_names(mesh))} (from mesh); "
+            "expected dp_shard among them. Make it with `ezpz.init_mesh(…)`, which adds it, or use strategy='none'."
+        )
+    shard = _joined(mesh, cut, "fsdp")
     if "dp_replicate" not in _names(mesh):
         return shard
     names = _names(shard)
@@ -378,6 +384,22 @@ def fsdp_mesh(mesh: DeviceMesh) -> DeviceMesh:
     # Torch from 2.11 on joins meshes and warns when flattened dimensions are picked by name; older ones do only that.
     join = getattr(type(mesh), "_concatenate", None)
     return join([mesh["dp_replicate"], shard]) if join else mesh["dp_replicate", names[0]]
+
+
+def check_names(mesh: DeviceMesh) -> None:
+    """Refuse a mesh of torch's own in which nothing says which ranks see different data.
+
+    Raises:
+        UsageError: A dimension has no name, or one that is not known here.
+    """
+    strange = [repr(name) for name in _names(mesh) if name not in {*DIMENSIONS, "dp"}]
+    if not _names(mesh) or strange:
+        what = f"a dimension {strange[0]}" if strange else "dimensions without names"
+        raise UsageError(
+            f"the mesh has {what} (from mesh={mesh}), and data would be cut wrongly; expected dp or "
+            f"{', '.join(DIMENSIONS)}. Name them with init_device_mesh(…, mesh_dim_names=('dp_replicate', 'dp_shard')) "
+            "or so, or take ezpz.init_mesh(…)."
+        )
 
 
 def stage_mesh(mesh: DeviceMesh) -> DeviceMesh | None:

@@ -76,10 +76,11 @@ def seed_dropout(seed: int) -> None:
 
 def _mixed(use: str, seed: int, step: int) -> int:
     """Hash what a seed is for, so that neighbouring seeds, steps and ranks give unrelated streams."""
-    from ezpz.dist.mesh import coordinate, get_mesh
+    from ezpz.dist.binding import mesh_in_use
+    from ezpz.dist.mesh import coordinate
 
     _check(seed)
-    words = f"ezpz {use} {seed} {step} {coordinate(get_mesh(), 'dp')}"
+    words = f"ezpz {use} {seed} {step} {coordinate(mesh_in_use(), 'dp')}"
     return int.from_bytes(blake2b(words.encode(), digest_size=4).digest(), "little")
 
 

@@ -60,7 +60,7 @@ def scale_loss(loss_sum: torch.Tensor, count: float | torch.Tensor, mesh: Device
         loss_sum: Sum of the losses of this rank's tokens or samples, a 0-d tensor that backward starts from; 0 for
             none.
         count: How many they are.
-        mesh: The mesh of the wrapped model; by default the one that `init_mesh` made, else all ranks are data parallel.
+        mesh: The mesh of the wrapped model; by default that of the model wrapped last.
 
     Returns:
         A 0-d tensor. Its mean over data-parallel ranks is the global mean loss.
@@ -83,9 +83,12 @@ def averaging_groups(mesh: DeviceMesh | None) -> list[Any]:
     """Return the groups over which gradients are averaged one after the other; none for a world of one."""
     import torch.distributed as dist
 
-    from ezpz.dist.mesh import fsdp_mesh, get_mesh
+    from ezpz.dist.binding import mesh_in_use
+    from ezpz.dist.mesh import degree, fsdp_mesh
 
-    mesh = mesh if mesh is not None else get_mesh()
+    mesh = mesh if mesh is not None else mesh_in_use()
+    if mesh is not None and degree(mesh, "dp") == degree(mesh, "cp") == 1:
+        return []
     if mesh is not None:
         return list(fsdp_mesh(mesh).get_all_groups())
     return [dist.group.WORLD] if dist.is_initialized() else []

@@ -17,6 +17,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ezpz.dist.binding import Before, Wrapped, remember, watch_replaced
 from ezpz.dist.blocks import find_blocks, largest_parts, select_blocks, without_shared
 from ezpz.dist.device import device as own_device
 from ezpz.dist.job import this_rank
@@ -116,11 +117,14 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
     strategy, mesh, extra = _modern(strategy, mesh, extra)
     _refuse_unused(strategy, mesh, tp_plan, activation_checkpoint, compile=compile, reshard=reshard_after_forward)
     if strategy == "deepspeed":
-        return _by_deepspeed(model, extra if dtype is None else {"dtype": dtype, **extra})
+        engine = _by_deepspeed(model, extra if dtype is None else {"dtype": dtype, **extra})
+        remember([model, engine], Wrapped(strategy, None, None, _world()))  # it computes and scales by its own rules
+        return engine
     stride_of(activation_checkpoint)  # refuses a wrong word before anything is changed
     options = _options(model, strategy, extra)
     number_format = None if dtype is None else usable_dtype(dtype, own_device())
-    mesh = _mesh_for(strategy, mesh)
+    given, mesh = mesh, _mesh_for(strategy, mesh)
+    inner, before = model, Before(model)
     blocks = find_blocks(model) if extra.get("blocks") is None else select_blocks(model, extra["blocks"])
     _cut_by_plan(model, mesh, tp_plan)
     recompute_blocks(model, blocks, activation_checkpoint)
@@ -135,8 +139,17 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
         _move(model, extra)
         autocast_forward(model, number_format, own_device().type)
         model = model if strategy == "none" else _replicate(model, strategy, mesh, options)
+    is_cut = strategy != "none" or given is not None
+    remember([inner, model], Wrapped(strategy, mesh, number_format, _world(), is_cut))
+    watch_replaced(before, inner, strategy)
     stage("model")
     return model
+
+
+def _world() -> Any:
+    import torch.distributed as dist
+
+    return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
 
 
 def _refuse_unused(
@@ -213,13 +226,15 @@ def _options(model: nn.Module, strategy: str, extra: dict[str, Any]) -> dict[str
 def _mesh_for(strategy: str, mesh: DeviceMesh | None) -> DeviceMesh | None:
     import torch.distributed as dist
 
-    from ezpz.dist.mesh import degree, get_mesh, init_mesh
+    from ezpz.dist.mesh import check_names, degree, get_mesh, init_mesh
 
     if strategy != "none" and not dist.is_initialized():
         raise UsageError(
             f"strategy={strategy!r} needs a process group, and there is none; expected setup_torch() before "
             "wrap_model(). Call ezpz.setup_torch() first; it works for one process too."
         )
+    if mesh is not None:
+        check_names(mesh)
     mesh = mesh if mesh is not None else get_mesh()
     if strategy in {"ddp", "zero1"}:
         ddp_group(mesh)  # refuses a mesh before anything is changed

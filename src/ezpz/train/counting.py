@@ -36,8 +36,8 @@ class Computed(NamedTuple):
 
     Attributes:
         loss: A 0-d tensor: a mean, or with ``count`` a sum.
-        count: How many tokens or samples the sum is over, a number or a 0-d tensor; None for a mean.
-        more: Further means to record.
+        count: How many tokens or samples the sum is over, an int or a 0-d integer tensor; None for a mean.
+        more: Further means to record, numbers or 0-d tensors.
     """
 
     loss: Any
@@ -59,11 +59,7 @@ def read_computed(computed: Any, samples: float | None = None) -> Computed:
     parts = list(computed) if isinstance(computed, tuple) else [computed]
     more: Any = parts.pop() if len(parts) > 1 and isinstance(parts[-1], Mapping) else {}
     if not 1 <= len(parts) <= 2 or not hasattr(parts[0], "backward") or (len(parts) == 2 and not _is_count(parts[1])):
-        shown = ", ".join(type(part).__name__ for part in parts) + (", and a mapping" if more else "")
-        raise UsageError(
-            f"unusable loss ({shown}; from compute_loss); expected a mean, (mean, metrics), (sum, count) or "
-            "(sum, count, metrics), each a 0-d tensor."
-        )
+        raise _unusable(parts, more)
     loss, count = parts[0], parts[1] if len(parts) == 2 else None
     if hasattr(loss, "full_tensor"):  # under loss_parallel
         loss = loss.full_tensor()
@@ -80,8 +76,45 @@ def as_sum(computed: Computed, samples: int) -> Computed:
 
 
 def _is_count(value: Any) -> bool:
-    """Tell whether a value is a number, or a tensor of one."""
-    return isinstance(value, (int, float)) or (hasattr(value, "numel") and value.numel() == 1)
+    """Tell whether a value is a whole number, or an integer tensor of one: an accuracy of 1.0 is no count."""
+    kind = type(value)
+    if kind is int:
+        return True
+    if not hasattr(value, "dtype"):  # True is an int to Python
+        return isinstance(value, int) and kind is not bool
+    return getattr(value, "size", None) is not None and _numbers_in(value) == 1 and _is_whole(value.dtype)
+
+
+def _numbers_in(value: Any) -> int:
+    return int(value.numel() if hasattr(value, "numel") else value.size)
+
+
+def _is_whole(dtype: Any) -> bool:
+    """Tell whether a type of torch or numpy holds whole numbers."""
+    return "int" in str(dtype)
+
+
+def _unusable(parts: list[Any], more: Any) -> UsageError:
+    shown = ", ".join(map(_described, parts)) + (", and a mapping" if more else "")
+    if len(parts) == 2 and hasattr(parts[0], "backward"):
+        return UsageError(
+            f"unusable count ({shown}; from compute_loss): what follows the sum of the losses is how many tokens or "
+            "samples it is over; expected an int or an integer tensor. For a metric such as an accuracy return "
+            '`loss, {"accuracy": accuracy}`; for a count of floats `mask.sum().long()`.'
+        )
+    return UsageError(
+        f"unusable loss ({shown}; from compute_loss); expected a mean, (mean, metrics), (sum, count) or "
+        "(sum, count, metrics): the loss a 0-d tensor, the count an int, metrics a dict."
+    )
+
+
+def _described(value: Any) -> str:
+    """Return the type of a value, of a tensor its format and shape, and a number itself."""
+    if isinstance(value, (bool, int, float)):
+        return repr(value)
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{type(value).__name__} {str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
+    return type(value).__name__
 
 
 class Totals(NamedTuple):

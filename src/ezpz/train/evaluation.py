@@ -56,6 +56,8 @@ def evaluate(
     found = _of_loader(batches) if isinstance(batches, Loader) else _of_all(batches)
     sums: dict[str, torch.Tensor] = {}
     count = torch.zeros((), dtype=exact, device=device)
+    if isinstance(batches, Loader):
+        batches.bind(model)
     was_training = model.training
     model.eval()
     try:
@@ -113,11 +115,18 @@ def _add(computed: Computed, samples: int, sums: dict[str, Any], exact: Any) -> 
     values = {"loss": computed.loss.detach().to(exact)}
     if computed.count is None:
         values["loss"] = values["loss"] * weight
-    values |= {name: value.detach().to(exact) * weight for name, value in computed.more.items()}
+    values |= {name: _exactly(value, computed.loss, exact) * weight for name, value in computed.more.items()}
     for name, value in values.items():
         part = value.reshape(()) if samples else value.new_zeros(())
         sums[name] = sums[name] + part if name in sums else part
     return weight
+
+
+def _exactly(value: Any, beside: torch.Tensor, exact: Any) -> Any:
+    """Return a metric, a 0-d tensor or a number, in double precision on the device of the loss."""
+    if hasattr(value, "detach"):
+        return value.detach().to(exact)
+    return beside.detach().new_full((), float(value), dtype=exact)
 
 
 def _samples(batch: Any) -> int:

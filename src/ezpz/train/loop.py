@@ -33,12 +33,12 @@ from ezpz.dist import (
     all_reduce,
     clip_grad_norm_,
     degree,
-    get_mesh,
     get_torch_device_type,
     get_world_size,
     max_memory_allocated,
     peak_flops,
 )
+from ezpz.dist.binding import mesh_of
 from ezpz.dist.clip import scale_gradients_
 from ezpz.dist.device import device as own_device
 from ezpz.dist.precision import resolve_dtype
@@ -64,6 +64,7 @@ from ezpz.train.evaluation import EVALUATION
 from ezpz.train.feeds import DataFeed, PositionFeed
 from ezpz.train.flops import rates
 from ezpz.train.lost_loss import GO_ON, LossWatch
+from ezpz.train.preparing import number_format, refuse_strangers
 from ezpz.train.seeing import Seeing, together_seen
 from ezpz.train.step_lines import step_lines
 from ezpz.train.stopping import LEAVE, LOST, NOTHING, STOP, StopRequests
@@ -163,7 +164,7 @@ class Loop:
         accumulate: Batches per step; step ``s`` takes the positions from ``s * accumulate`` on.
         max_norm: Largest norm of the gradients; 0 leaves them as they are.
         schedule: A scheduler of torch, stepped once per step.
-        dtype: Format of the forward pass, as given to `ezpz.wrap_model`.
+        dtype: Format of the forward pass, of a model that `ezpz.wrap_model` was not asked to compute in one.
         cost: What a sample costs, for tokens per second and MFU.
         evaluate: Returns metrics to be recorded with the step before; every rank calls it.
         eval_every: Steps between two evaluations; 0 means only after the last step.
@@ -204,7 +205,7 @@ class Loop:
         accumulate: int = 1,
         max_norm: float = 0.0,
         schedule: Any = None,
-        dtype: str = "fp32",
+        dtype: str | torch.dtype = "fp32",
         cost: Cost | None = None,
         evaluate: Callable[[], Mapping[str, float]] | None = None,
         eval_every: int = 0,
@@ -228,13 +229,15 @@ class Loop:
             _refuse_without_checkpoints(save_every=save_every, save_seconds=save_seconds, resume=resume)
         self._model, self._optimizer, self._schedule = model, optimizer, schedule
         self._compute_loss, self._accumulate = compute_loss, accumulate
-        self._feed = _make_feed(batches, data, epochs, steps, batch_size, accumulate)
+        refuse_strangers(model, optimizer, schedule)
+        dtype = str(number_format(model, dtype))
+        self._feed = _make_feed(model, batches, data, epochs, steps, batch_size, accumulate)
         self._evaluation = _Evaluation(evaluate, eval_every or epoch_steps)
         self._saving = _Saving(checkpoints, save_every, save_seconds)
         self._reporting = _Reporting(log, log_every, window, epoch_steps, row)
         self._exact_times, self._gc_every, self._ended = sync_timing, gc_every, ended
         self._device = own_device()
-        skips = str(resolve_dtype(dtype)) == "torch.float16"
+        skips = dtype == "torch.float16"
         self._watch = LossWatch(on_nan, skips=skips) if on_nan != GO_ON else None
         self._update = make_update(model, optimizer, max_norm=max_norm, dtype=dtype)
         by_engine = isinstance(self._update, _ByEngine)
@@ -466,7 +469,9 @@ class Loop:
         if last:
             tally.exchange()
         if isinstance(self._update, _ByEngine):  # it has its own order of averaging, clipping and updating
-            self._update.backward(scale_loss(computed.loss, computed.count), 1.0 / self._accumulate)
+            self._update.backward(
+                scale_loss(computed.loss, computed.count, mesh_of(self._model)), 1.0 / self._accumulate
+            )
         elif not self._averages and self._accumulate == 1 and tally.count() is not None:  # all is known already
             self._update.backward(computed.loss, 1.0 / (tally.count() or 1.0))
         else:
@@ -525,10 +530,12 @@ def _require_at_least(least: int, **numbers: int) -> None:
 
 
 def _as_now(value: Any, share: float) -> Any:
-    """Return a share of a 0-d tensor as it is now, whatever is done in place to it before the end of the step.
+    """Return a share of a number, or of a 0-d tensor as it is now, whatever is done in place to it in this step.
 
     On a CPU that is a number at once: a tensor more costs several times as much.
     """
+    if not hasattr(value, "detach"):
+        return float(value) * share
     if share == 1.0 and value.device.type == "cpu" and not hasattr(value, "full_tensor"):
         return value.item()
     return value.detach() * share
@@ -544,7 +551,7 @@ def _refuse_without_checkpoints(**asked: Any) -> None:
 
 
 def _make_feed(  # noqa: PLR0917  # the arguments of `Loop`
-    batches: Any, data: Any, epochs: int | None, steps: int | None, batch_size: int, accumulate: int
+    model: Any, batches: Any, data: Any, epochs: int | None, steps: int | None, batch_size: int, accumulate: int
 ) -> Feed:
     """Return what feeds the loop.
 
@@ -566,13 +573,13 @@ def _make_feed(  # noqa: PLR0917  # the arguments of `Loop`
                 "Epochs are for data=."
             )
         _require_at_least(1, batch_size=batch_size)
-        samples = batch_size * accumulate * degree(get_mesh(), "dp")
+        samples = batch_size * accumulate * degree(mesh_of(model), "dp")
         return PositionFeed(batches, own_device(), step=samples, accumulate=accumulate)
     if epochs is None and steps is None:
         raise UsageError("no end for data= (from Loop); expected epochs=, or steps=.")
     if epochs is not None:
         _require_at_least(0, epochs=epochs)
-    return DataFeed(prepare(data, batch_size=batch_size), epochs=epochs, accumulate=accumulate)
+    return DataFeed(prepare(data, batch_size=batch_size).bind(model), epochs=epochs, accumulate=accumulate)
 
 
 # From steps to rows of the history: one per step, or one per epoch.
@@ -918,7 +925,7 @@ def has_buckets_to_order(model: Any) -> bool:
     """Tell whether a resumed run of this model would add gradients in another order than an unbroken one."""
     reducer = getattr(model, "reducer", None)
     known = hasattr(reducer, "_rebuild_buckets") and hasattr(reducer, "prepare_for_backward")
-    if not known or degree(get_mesh(), "dp") <= 2:
+    if not known or degree(mesh_of(model), "dp") <= 2:
         return False
     # A model with unused parameters keeps its buckets. One whose graph is static expects one backward for each forward,
     # and what torch has compiled gives its buffers away in its backward, so that it cannot be done twice.
@@ -973,6 +980,7 @@ class _ByOptimizer:
         self._parameters: list[Any] = []  # to walk through the modules in every step would cost as much as to clip
         self._optimizer = optimizer
         self._max_norm = max_norm
+        self._mesh = mesh_of(model)
         self.scaler = torch.amp.GradScaler(get_torch_device_type()) if scale else None
 
     def within(self, *, last: bool) -> AbstractContextManager[None]:
@@ -990,7 +998,7 @@ class _ByOptimizer:
         if self._max_norm or scaled:
             self._parameters = self._parameters or list(self._model.parameters())
         if self._max_norm:
-            norm = clip_grad_norm_(self._parameters, self._max_norm, scale=scale)
+            norm = clip_grad_norm_(self._parameters, self._max_norm, mesh=self._mesh, scale=scale)
         elif scaled:
             scale_gradients_(self._parameters, scale)
         if self.scaler is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist import coordinate, degree, get_mesh
+from ezpz.dist import coordinate, degree
+from ezpz.dist.binding import mesh_of
 from ezpz.track.effective import LiveSettings, generator_sums
 from ezpz.track.seen import EVERY, BatchSeen, Seen, together
 from ezpz.train.data.checksum import combined
@@ -27,7 +28,7 @@ class Seeing:
 
     def __init__(self, optimizer: Any, model: Any) -> None:
         self._live = LiveSettings(optimizer, model)
-        mesh = get_mesh()
+        mesh = mesh_of(model)
         self._place, self._places = coordinate(mesh, "dp"), degree(mesh, "dp")
         self._sum: Sum | None = None
         self._has_batch = False

@@ -364,9 +364,10 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
         UsageError: One of the two is given alone, or they do not fit.
     """
     if rank is None and world_size is None:
-        from ezpz.dist import coordinate, degree, get_mesh
+        from ezpz.dist import coordinate, degree
+        from ezpz.dist.binding import mesh_of_data
 
-        mesh = get_mesh()
+        mesh = mesh_of_data()
         return coordinate(mesh, "dp"), degree(mesh, "dp")
     if rank is None or world_size is None or not 0 <= rank < world_size:
         raise UsageError(

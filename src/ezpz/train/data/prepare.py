@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["Loader", "prepare", "warn_once"]
 
@@ -136,6 +137,7 @@ class Loader:
         self._agreed = False
         self._torch_loader: Any = None
         self._order: deque[Any] = deque(maxlen=1)
+        self._bound: tuple[DeviceMesh | None] | None = None  # the mesh of the model that it is for, once that is known
 
     @property
     def dataset(self) -> Any:
@@ -152,11 +154,30 @@ class Loader:
         return self.cut().steps(self._length(), drop_last=self._settings.drop_last)
 
     def cut(self, accumulate: int = 1) -> Cut:
-        """Return how a step is shared out over the ranks of the present mesh."""
-        from ezpz.dist import coordinate, degree, get_mesh
+        """Return how a step is shared out over the ranks of the model's mesh."""
+        from ezpz.dist import coordinate, degree
+        from ezpz.dist.binding import mesh_of_data
 
-        mesh = get_mesh()
+        mesh = mesh_of_data() if self._bound is None else self._bound[0]
         return Cut(self.batch_size, coordinate(mesh, "dp"), degree(mesh, "dp"), accumulate)
+
+    def bind(self, model: Any) -> Loader:
+        """Cut the data by the mesh of this model from now on, and return this loader.
+
+        Raises:
+            UsageError: It is for another model, whose mesh cuts data in another way.
+        """
+        from ezpz.dist.binding import is_cut_alike, mesh_of
+
+        mesh = mesh_of(model)
+        if self._bound is not None and not is_cut_alike(self._bound[0], mesh):
+            raise UsageError(
+                f"the loader is for a model on {self._bound[0]}, and here is one on {mesh} (from {type(model).__name__}"
+                "), which takes other parts of the data; expected models that take the same. Prepare the data once "
+                "more for this model."
+            )
+        self._bound = self._bound or (mesh,)
+        return self
 
     def epoch_steps(self, accumulate: int = 1) -> int | None:
         """Return the steps of a whole epoch; None for a stream."""

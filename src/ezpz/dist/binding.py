@@ -1,0 +1,186 @@
+"""Remember what `wrap_model` made of each model: its strategy, mesh and number format.
+
+What works on a model (`Loop`, `prepare`, `evaluate`, `Checkpoints`, clipping) asks here, so that a mesh of torch's own,
+or a later `init_mesh` for something else, changes nothing for it. Only weak references are kept.
+
+An optimizer that was made before a model was sharded holds weights that are no part of it any more: its steps train
+nothing. `watch_replaced` notices the weights, and the first step of such an optimizer is an error.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ezpz.dist.mesh import coordinate, degree, get_mesh
+from ezpz.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.optim import Optimizer
+
+__all__ = [
+    "Before",
+    "Wrapped",
+    "is_cut_alike",
+    "mesh_in_use",
+    "mesh_of",
+    "mesh_of_data",
+    "refuse_replaced",
+    "remember",
+    "watch_replaced",
+    "wrapped",
+]
+
+
+class Wrapped(NamedTuple):
+    """How a model was wrapped.
+
+    Attributes:
+        strategy: As `wrap_model` names it.
+        mesh: Its ranks; None where all of them are data parallel.
+        dtype: What forward computes in; None for the format of the weights.
+        world: The process group of all ranks at that time.
+        cuts_data: Whether its mesh says how data are cut: not that of a model that is merely moved to the device.
+    """
+
+    strategy: str
+    mesh: DeviceMesh | None
+    dtype: torch.dtype | None
+    world: Any = None
+    cuts_data: bool = True
+
+
+_wrapped: weakref.WeakKeyDictionary[nn.Module, Wrapped] = weakref.WeakKeyDictionary()  # the latest last
+
+
+def remember(models: Iterable[nn.Module], how: Wrapped) -> None:
+    """Remember how models were wrapped: the module, and what is around it."""
+    for model in models:
+        _wrapped.pop(model, None)
+        _wrapped[model] = how
+
+
+def wrapped(model: Any) -> Wrapped | None:
+    """Return how a model was wrapped, also one under torch.compile; None if `wrap_model` does not know it."""
+    while model is not None:
+        try:
+            found = _wrapped.get(model)
+        except TypeError:  # no weak reference to it: it is no module
+            return None
+        if found is not None:
+            return found
+        model = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+    return None
+
+
+def mesh_of(model: Any) -> DeviceMesh | None:
+    """Return the mesh of a model; of one that `wrap_model` does not know, that of the last `init_mesh`."""
+    how = wrapped(model)
+    return get_mesh() if how is None or not how.cuts_data else how.mesh
+
+
+def mesh_in_use() -> DeviceMesh | None:
+    """Return the mesh of the model that was wrapped last, else that of the last `init_mesh`; None: all data parallel.
+
+    For what is not told which model it works for.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return get_mesh()
+    found = [how for how in _wrapped.values() if how.world is dist.group.WORLD and how.cuts_data]
+    return found[-1].mesh if found else get_mesh()
+
+
+def mesh_of_data() -> DeviceMesh | None:
+    """Return what `mesh_in_use` does, for data of which nobody has said for which model they are.
+
+    Raises:
+        UsageError: The model that was wrapped last and the mesh that was made last cut data in different ways.
+    """
+    if not is_cut_alike(mesh_in_use(), get_mesh()):
+        gc.collect()  # perhaps that model is gone
+    used, made = mesh_in_use(), get_mesh()
+    if not is_cut_alike(used, made):
+        raise UsageError(
+            f"data could be cut over {degree(used, 'dp')} ranks, by the mesh of the model that was wrapped last, or "
+            f"over {degree(made, 'dp')}, by the mesh that init_mesh made last (from prepare); expected to know the "
+            "model. "
+            "Type `model, loader = ezpz.prepare(model, loader)`, or wrap the model for these data before."
+        )
+    return used
+
+
+def is_cut_alike(one: DeviceMesh | None, other: DeviceMesh | None) -> bool:
+    """Tell whether two meshes give this rank the same part of the data."""
+    return (coordinate(one, "dp"), degree(one, "dp")) == (coordinate(other, "dp"), degree(other, "dp"))
+
+
+# Weights that a model had before it was wrapped, and an optimizer still holds.
+
+_replaced: Any = None  # torch.utils.weak.WeakIdKeyDictionary: parameter to "name of it, strategy"
+_looked: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+_hook: Any = None
+
+
+class Before:
+    """The parameters of a model before it is wrapped, held weakly: a sharded model shall not be in memory twice."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._named = [(name, weakref.ref(each)) for name, each in model.named_parameters()]
+
+    def alive(self) -> dict[str, Any]:
+        """Return by name those that something still holds."""
+        return {name: each for name, reference in self._named if (each := reference()) is not None}
+
+
+def watch_replaced(before: Before, model: nn.Module, strategy: str) -> None:
+    """Look for parameters that are no part of a model any more; while something holds them, look at optimizers."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+    from torch.utils.weak import WeakIdKeyDictionary
+
+    global _replaced, _hook  # one for the process, as torch's hook is
+    own = {id(each) for each in model.parameters()}
+    gone = {name: each for name, each in before.alive().items() if id(each) not in own}
+    if not gone:
+        return
+    _replaced = WeakIdKeyDictionary() if _replaced is None else _replaced
+    for name, each in gone.items():
+        _replaced[each] = (name, strategy)
+    _hook = _hook or register_optimizer_step_pre_hook(_before_step)
+
+
+def _before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    global _hook  # as above
+    if not _replaced:  # nobody holds any: the optimizer was made afterwards
+        _hook.remove()
+        _hook = None
+    elif optimizer not in _looked:
+        refuse_replaced(optimizer)
+        _looked.add(optimizer)
+
+
+def refuse_replaced(optimizer: Optimizer) -> None:
+    """Refuse an optimizer of weights that a model had before it was wrapped.
+
+    Raises:
+        UsageError: It holds such weights.
+    """
+    if not _replaced:
+        return
+    held = [each for group in optimizer.param_groups for each in group["params"]]
+    old = [_replaced[each] for each in held if each in _replaced]
+    if old:
+        name, strategy = old[0]
+        raise UsageError(
+            f"{type(optimizer).__name__} holds {len(old)} of {len(held)} weights as they were before "
+            f"wrap_model(…, {strategy!r}), such as {name}, and its steps would train nothing; expected the weights of "
+            f"the wrapped model. Type `model, optimizer = ezpz.prepare(model, optimizer, strategy={strategy!r})` in "
+            "place of wrap_model, or make the optimizer after it."
+        )
