@@ -74,13 +74,30 @@ def recompute_blocks(model: nn.Module, blocks: Sequence[nn.Module], kind: str | 
     more = {"context_fn": _op_contexts()} if kind == "op" else {}
     for block in blocks[::stride]:
         forward = block.forward
-        block.forward = functools.update_wrapper(functools.partial(_again_in_backward, forward, more), forward)
+        block.forward = functools.update_wrapper(functools.partial(_again_in_backward, block, forward, more), forward)
 
 
-def _again_in_backward(forward: Callable[..., Any], more: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+def _again_in_backward(
+    block: nn.Module, forward: Callable[..., Any], more: dict[str, Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Run a block so that its backward runs it again.
+
+    The second run would append keys and values to a cache once more: in training, where transformers' models make one
+    that nobody reads, the block gets none; a block that generates is run as it is.
+    """
     from torch.utils.checkpoint import checkpoint
 
+    if any(map(_is_cache, (*args, *kwargs.values()))):
+        if not block.training:
+            return forward(*args, **kwargs)
+        args = tuple(None if _is_cache(value) else value for value in args)
+        kwargs = {name: None if _is_cache(value) else value for name, value in kwargs.items()}
     return checkpoint(forward, *args, use_reentrant=False, **more, **kwargs)
+
+
+def _is_cache(value: Any) -> bool:
+    """Tell whether a value is a cache of transformers, of whatever class."""
+    return hasattr(value, "get_seq_length") and hasattr(value, "update")
 
 
 def _op_contexts() -> Callable[[], Any]:

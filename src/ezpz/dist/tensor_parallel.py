@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Placement
 
 
 # Plans of tensor parallelism as data: which module is cut how, by the names of the module in the model.
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 # sequence             whole weight, input cut along the sequence    (also sequence_parallel)
 # replicate            whole weight, whole input
 # gather_sequence      no weight: makes the module's first input whole, once for all projections inside
+# cut_sequence         no weight: keeps this rank's part of the module's first input, along the sequence
 
 STYLES = (
     "colwise",
@@ -45,9 +47,12 @@ STYLES = (
     "sequence_parallel",
     "replicate",
     "gather_sequence",
+    "cut_sequence",
 )
 
 # What a module does -> its name, or names, in a model. Copy and change one to describe a model with names of its own.
+# "entry", where there is one, gets whole activations, and the sequence is cut there instead of behind the embedding:
+# for models that read the sequence's length (positions, masks) from what the embedding returns.
 LLAMA_NAMES: dict[str, tuple[str, ...]] = {
     "embedding": ("tok_embeddings",),
     "norms": ("layers.*.attention_norm", "layers.*.ffn_norm", "norm"),
@@ -64,6 +69,7 @@ LLAMA_NAMES: dict[str, tuple[str, ...]] = {
 }
 HUGGING_FACE_NAMES: dict[str, tuple[str, ...]] = {
     "embedding": ("model.embed_tokens",),
+    "entry": ("model.layers.0",),
     "norms": ("model.layers.*.input_layernorm", "model.layers.*.post_attention_layernorm", "model.norm"),
     "inputs": ("model.layers.*.self_attn", "model.layers.*.mlp"),
     "first": (
@@ -97,7 +103,10 @@ def llama_plan(
     names = names or LLAMA_NAMES
     between = Shard(1) if sequence_parallel else Replicate()
     styles: dict[str, Any] = {
-        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
+        "embedding": RowwiseParallel(
+            input_layouts=Replicate(), output_layouts=Replicate() if "entry" in names else between
+        ),
+        "entry": "cut_sequence" if sequence_parallel else None,
         "norms": "sequence" if sequence_parallel else "replicate",
         "inputs": "gather_sequence" if sequence_parallel else None,
         "first": "colwise",
@@ -130,7 +139,7 @@ def make_style(word: str) -> Any:
         return RowwiseParallel(input_layouts=Replicate())
     if word in {"sequence", "sequence_parallel"}:
         return SequenceParallel()
-    if word in {"replicate", "gather_sequence"}:
+    if word in {"replicate", "gather_sequence", "cut_sequence"}:
         return word
     raise UsageError(
         f"unknown style {word!r} (from tp_plan); expected one of {', '.join(STYLES)} or a ParallelStyle of torch."
@@ -207,6 +216,7 @@ def apply_plan(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any]) -> N
     Raises:
         UsageError: A pattern fits no module, a size is not divisible, or the plan tears shared weights apart.
     """
+    from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import parallelize_module
 
     steps = [
@@ -220,7 +230,9 @@ def apply_plan(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any]) -> N
         if style == "replicate":
             _replicate(module, mesh)
         elif style == "gather_sequence":
-            module.register_forward_pre_hook(_gathers_sequence(mesh), with_kwargs=True)
+            module.register_forward_pre_hook(_moves_first(mesh, Shard(1), Replicate()), with_kwargs=True)
+        elif style == "cut_sequence":
+            module.register_forward_pre_hook(_moves_first(mesh, Replicate(), Shard(1)), with_kwargs=True)
         else:
             _watch_sequence(module, style, mesh.size())
             parallelize_module(module, mesh, style)
@@ -297,23 +309,29 @@ def _replicate(module: nn.Module, mesh: DeviceMesh) -> None:
     distribute_module(module, mesh, None, enter, leave)
 
 
-def _gathers_sequence(mesh: DeviceMesh) -> Any:
-    """Return a hook that makes the first tensor of a call whole along dimension 1, whatever else is passed.
+def _moves_first(mesh: DeviceMesh, given: Placement, wanted: Placement) -> Any:
+    """Return a hook that brings the first tensor of a call from one placement to another, whatever else is passed.
 
     torch's PrepareModuleInput must know how many arguments a module takes, which differs between models.
     """
-    from torch.distributed.tensor import DTensor, Replicate, Shard
+    import torch
+    from torch.distributed.tensor import DTensor
 
-    def whole(tensor: Any) -> Any:
+    def moved(tensor: Any) -> Any:
+        if not isinstance(tensor, torch.Tensor):
+            return tensor
+        if wanted.is_shard():
+            check_divisible(mesh.size(), sequence=tensor.shape[1])
         if _is_plain(tensor):
-            tensor = DTensor.from_local(tensor, mesh, (Shard(1),), run_check=False)
-        return tensor.redistribute(placements=(Replicate(),)) if isinstance(tensor, DTensor) else tensor
+            tensor = DTensor.from_local(tensor, mesh, (given,), run_check=False)
+        there = tensor.redistribute(placements=(wanted,))
+        return there.to_local() if wanted.is_shard() else there  # what a residual adds to it is plain, too
 
     def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         if args:
-            return (whole(args[0]), *args[1:]), kwargs
+            return (moved(args[0]), *args[1:]), kwargs
         first = next(iter(kwargs))
-        return args, {**kwargs, first: whole(kwargs[first])}
+        return args, {**kwargs, first: moved(kwargs[first])}
 
     return hook
 
