@@ -8,6 +8,7 @@ from ezpz.progress import patience
 from ezpz.train.counting import read_computed
 from ezpz.train.data.copying import moved
 from ezpz.train.data.prepare import Loader
+from ezpz.train.modes import kept_modes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +34,7 @@ def evaluate(
     ranks in every forward pass. The sums of all ranks are added once, at the end.
 
     Args:
-        model: Set to ``eval()`` meanwhile, and back.
+        model: Set to ``eval()`` meanwhile; each part has its own mode again behind that.
         batches: What `ezpz.prepare` returned, of which two or three batches are held at once. Or this rank's, perhaps
             none: tensors, or tuples, lists or dicts of them, whose first dimension counts samples. These are all held
             at once, where they are; where that is too much, let them be indices, and ``pick`` make the samples.
@@ -58,18 +59,14 @@ def evaluate(
     count = torch.zeros((), dtype=exact, device=device)
     if isinstance(batches, Loader):
         batches.bind(model)
-    was_training = model.training
-    model.eval()
-    try:
-        with patience("evaluation", EVALUATION), torch.no_grad():
-            for batch, samples in found:
-                computed = compute(model, moved(batch if pick is None else pick(batch), device))
-                if samples:
-                    count += _add(read_computed(computed, None), samples, sums, exact)
-                else:
-                    _add(read_computed(computed, 0), 0, sums, exact)
-    finally:
-        model.train(was_training)
+    with patience("evaluation", EVALUATION), torch.no_grad(), kept_modes(model):
+        model.eval()
+        for batch, samples in found:
+            computed = compute(model, moved(batch if pick is None else pick(batch), device))
+            if samples:
+                count += _add(read_computed(computed, None), samples, sums, exact)
+            else:
+                _add(read_computed(computed, 0), 0, sums, exact)
     if not sums:
         return {}
     *added, counted = all_reduce(torch.stack([*sums.values(), count])).tolist()

@@ -64,6 +64,7 @@ from ezpz.train.evaluation import EVALUATION
 from ezpz.train.feeds import DataFeed, PositionFeed
 from ezpz.train.flops import rates
 from ezpz.train.lost_loss import GO_ON, LossWatch
+from ezpz.train.modes import begin_training, kept_modes
 from ezpz.train.preparing import number_format, refuse_strangers
 from ezpz.train.seeing import Seeing, together_seen
 from ezpz.train.step_lines import step_lines
@@ -147,7 +148,8 @@ class Loop:
     """Trains a model for a number of steps.
 
     Args:
-        model: As `ezpz.wrap_model` returned it.
+        model: As `ezpz.wrap_model` returned it. One that is in evaluation as a whole is set to training; otherwise each
+            part keeps its mode, such as a frozen batch norm in ``eval()``, also behind an evaluation.
         optimizer: Its optimizer, as `ezpz.make_optimizer` returned it.
         compute_loss: Called with model and batch; returns this rank's mean loss, a 0-d tensor; or ``(sum, count)``, the
             sum of its losses and how many tokens or samples that is, where batches differ in it: then gradients are
@@ -287,7 +289,7 @@ class Loop:
         ):
             report = Report(self._reporting.log or lines)
             rows = self._rows(history, report)
-            self._model.train()
+            begin_training(self._model)
             self._seeing = Seeing(self._optimizer, self._model)
             try:
                 stopped = self._train(rows, history, requests, outcome, report)
@@ -507,9 +509,8 @@ class Loop:
         if evaluation.compute is not None and evaluation.is_due(done, self._steps) and request < LEAVE:
             rows.record(wait=True)
             begin = perf_counter()
-            with patience("evaluation", EVALUATION):
+            with patience("evaluation", EVALUATION), kept_modes(self._model):
                 values.update(evaluation.compute())
-            self._model.train()
             values["dt_eval"] = perf_counter() - begin
         if request != LOST and (request != NOTHING or saving.is_due(done, self._steps)):
             rows.record(wait=True)
