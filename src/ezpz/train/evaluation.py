@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ezpz.errors import UsageError
 from ezpz.progress import patience
 from ezpz.train.counting import read_computed
 from ezpz.train.data.copying import moved
@@ -127,7 +129,26 @@ def _exactly(value: Any, beside: torch.Tensor, exact: Any) -> Any:
 
 
 def _samples(batch: Any) -> int:
-    """Return the length of the first tensor of a batch."""
-    while not hasattr(batch, "shape"):
-        batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
-    return int(batch.shape[0])
+    """Return the length of the first tensor of a batch, in whatever container it is.
+
+    Raises:
+        UsageError: There is none, or it is a single number.
+    """
+    inside = batch
+    while inside is not None and not hasattr(inside, "shape"):
+        inside = next(iter(_parts(inside)), None)
+    if inside is None or not inside.shape:
+        raise UsageError(
+            f"no samples can be counted in a batch of type {type(batch).__name__} (from evaluate); expected tensors, "
+            "or tuples, lists, dicts or dataclasses of them, whose first dimension counts samples."
+        )
+    return int(inside.shape[0])
+
+
+def _parts(container: Any) -> Iterable[Any]:
+    """Return what is in a container that batches are made of; nothing for another object, such as a text."""
+    if isinstance(container, Mapping):  # also a tokenizer's BatchEncoding, which is no dict
+        return container.values()
+    if isinstance(container, (tuple, list)):
+        return container
+    return vars(container).values() if hasattr(container, "__dataclass_fields__") else ()
