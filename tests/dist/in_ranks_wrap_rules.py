@@ -115,6 +115,29 @@ def test_a_model_without_a_plan_and_ddp_on_a_cut_model_are_refused():
         UsageError, match=r"'layers.\*.attention.query', but Llama has no such module.*layers.\*.attention"
     ):
         wrap_model(build(), "fsdp", mesh, tp_plan={"layers.*.attention.query": "colwise"})
+    model = build()
+    model.layers[1].attention.wq = nn.Sequential(model.layers[1].attention.wq)  # as a layer of LoRA is around it
+    with pytest.raises(UsageError, match=r"'layers.1.attention.wq', of type Sequential; .*layers.1.attention.wq.0\."):
+        wrap_model(model, "fsdp", mesh, tp_plan=llama_plan())
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero1", "fsdp under a plan"])
+def test_frozen_weights_stay_as_they_are(strategy):
+    """Also norms, of which torch's styles make parameters anew."""
+
+    def frozen():
+        model = build(n_layers=2, tied=True)
+        for module in (model.tok_embeddings, model.layers[0], model.norm):
+            module.requires_grad_(False)
+        return model
+
+    mesh = init_mesh(tp=2 if "plan" in strategy else 1)
+    model = wrap_model(
+        frozen(), strategy.split()[0], mesh, "fp32", tp_plan=llama_plan() if "plan" in strategy else None
+    )
+    kept = [name for name, each in model.named_parameters() if not each.requires_grad]
+    assert len(kept) == sum(not each.requires_grad for each in frozen().parameters())
+    follows(together(model, mesh), alone(model=frozen()))
 
 
 def test_a_models_own_plan_of_words_is_used():

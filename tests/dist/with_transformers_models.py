@@ -28,12 +28,22 @@ IGNORED = -100
 LLAMA = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 BERT = {**LLAMA, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+
+def half_frozen():
+    model = MODELS["tied llama"]()
+    for module in (model.model.embed_tokens, model.model.layers[0], model.model.norm):
+        module.requires_grad_(False)
+    return model
+
+
 MODELS = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, num_key_value_heads=2, **LLAMA)),
     "tied llama": lambda: LlamaForCausalLM(
         LlamaConfig(vocab_size=VOCABULARY, num_key_value_heads=2, tie_word_embeddings=True, **LLAMA)
     ),
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=0, **GPT2)),
+    "half frozen llama": half_frozen,
     "bert": lambda: BertForMaskedLM(BertConfig(vocab_size=VOCABULARY, **BERT)),
 }
 PLAIN = {
@@ -46,6 +56,7 @@ PLAIN = {
     "ddp, recompute of transformers": {"strategy": "ddp", "theirs": True},
     "fsdp, recompute of transformers": {"strategy": "fsdp", "theirs": True},
 }
+FROZEN = ("ddp", "fsdp", "zero1", "plan")
 plan_of = partial(ezpz.llama_plan, names=HUGGING_FACE_NAMES)
 CUT = {
     "plan": {"tp_plan": plan_of},
@@ -59,7 +70,11 @@ CUT = {
     },
     "the model's own plan": {},
 }
-CASES = [(model, how) for model in MODELS for how in PLAIN] + [(m, how) for m in ("llama", "tied llama") for how in CUT]
+CASES = [
+    *((name, how) for name in ("llama", "tied llama", "gpt2", "bert") for how in PLAIN),
+    *((name, how) for name in ("llama", "tied llama") for how in CUT),
+    *(("half frozen llama", how) for how in FROZEN),
+]
 
 
 def build(name):

@@ -226,6 +226,12 @@ def apply_plan(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any]) -> N
     ]
     _check_sizes(model, steps, mesh.size())
     ties = list(_ties(model))
+    frozen = [
+        (module, name)
+        for module in model.modules()
+        for name, each in module.named_parameters(recurse=False)
+        if not each.requires_grad
+    ]
     for _, module, style in steps:
         if style == "replicate":
             _replicate(module, mesh)
@@ -238,6 +244,8 @@ def apply_plan(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any]) -> N
             parallelize_module(module, mesh, style)
     for places in ties:
         _tie_again(places)
+    for module, name in frozen:  # torch makes new parameters, which would all be trained
+        getattr(module, name).requires_grad_(False)
     _agree_on_whole_weights(model, mesh)
     drop_apart(model, mesh, [(module, style) for _, module, style in steps])
 
@@ -272,6 +280,12 @@ def _check_sizes(model: nn.Module, steps: list[tuple[str, nn.Module, Any]], degr
             if isinstance(heads, int):
                 check_divisible(degree, **{name: heads})
     for name, module, style in steps:
+        if isinstance(style, (ColwiseParallel, RowwiseParallel)) and not isinstance(module, (nn.Linear, nn.Embedding)):
+            inside = [each for each, part in module.named_modules() if isinstance(part, nn.Linear)]
+            raise UsageError(
+                f"tp_plan cuts {name!r}, of type {type(module).__name__}; expected an nn.Linear or nn.Embedding, which "
+                f"can be cut.{f' Name the one inside of it: {name}.{inside[0]}.' if inside else ''}"
+            )
         if isinstance(module, nn.Linear) and isinstance(style, ColwiseParallel):
             if style.output_layouts != (Replicate(),):  # a gathered output may have been cut unevenly
                 check_divisible(degree, **{f"{name}.out_features": module.out_features})

@@ -65,8 +65,8 @@ def _of_mesh(model: Any, mesh: DeviceMesh | None) -> Iterator[Finding]:
         yield Finding(
             ERROR,
             f"{type(model).__name__} is not wrapped: each of {ranks} ranks would train a model of its own, since "
-            "nothing averages gradients; expected what wrap_model returns. Type `model = ezpz.wrap_model(model)` before "
-            'the optimizer is made; `wrap_model(model, "none")` is for a model per rank, or for averaging of your own.',
+            "nothing averages gradients; expected what wrap_model returns. Type `model = ezpz.wrap_model(model)` "
+            'before the optimizer; `wrap_model(model, "none")` is for a model per rank, or averaging of your own.',
         )
     elif degree(mesh, "cp") > 1 and not any(word in name for name in sys.modules for word in _OF_SEQUENCES):
         parts = degree(mesh, "cp")
