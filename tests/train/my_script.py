@@ -1,8 +1,11 @@
-"""Run the script of docs/data.md as it stands there, with data that note which samples were trained with.
+"""Run a script of a page as it stands there, with data that note which samples were trained with.
 
-my_script.py PAGE FENCE FOLDER      FENCE: which of the page's blocks begins so
+my_script.py PAGE FENCE FOLDER [STRATEGY …]     FENCE: which of the page's blocks begins so
+
+With strategies it is run once under each of them in place of ddp, and the weights go into FOLDER/STRATEGY-RANK.
 """
 
+import os
 import re
 import sys
 import types
@@ -11,7 +14,8 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
-page, fence, folder = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+page, fence, folder, strategies = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4:]
+rank = os.environ.get("RANK", "0")
 blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 (text,) = [block for block in blocks if block.startswith(fence)]
 
@@ -31,7 +35,7 @@ class Net(torch.nn.Linear):
         super().__init__(1, 2)
 
     def forward(self, x):
-        with (folder / f"seen-{__import__('os').environ.get('RANK', '0')}").open("a") as file:
+        with (folder / f"seen-{rank}").open("a") as file:
             file.write("".join(f"{int(number)} " for number in x.flatten()))
         return super().forward(x / 13)
 
@@ -39,9 +43,22 @@ class Net(torch.nn.Linear):
 mine = types.ModuleType("mine")
 mine.Pictures, mine.Net = Pictures, Net
 sys.modules["mine"] = mine
-namespace = {"__name__": "__main__"}
-exec(compile(text, "script.py", "exec"), namespace)
-weights = torch.cat([parameter.detach().flatten() for parameter in namespace["model"].parameters()]).tolist()
-(folder / f"weights-{__import__('os').environ.get('RANK', '0')}").write_text(repr(weights))
+PREPARED = "ezpz.prepare(model, optimizer, loader"
+
+
+def run(name, text):
+    namespace = {"__name__": "__main__"}
+    exec(compile(text, "script.py", "exec"), namespace)
+    whole = [getattr(each, "full_tensor", lambda each=each: each)() for each in namespace["model"].parameters()]
+    (folder / f"{name}-{rank}").write_text(repr(torch.cat([each.detach().flatten() for each in whole]).tolist()))
+    return namespace
+
+
+for strategy in strategies:
+    changed = text.replace('"ddp"', repr(strategy)).replace(PREPARED, f"{PREPARED}, strategy={strategy!r}")
+    assert changed != text or strategy == "ddp"
+    namespace = run(strategy, changed.replace("ezpz.cleanup()", ""))
+if not strategies:
+    namespace = run("weights", text)
 if "ezpz" in namespace:
     namespace["ezpz"].cleanup()

@@ -1,4 +1,4 @@
-"""The scripts of "my script, my data" in docs/data.md: run as they stand there, and as short as the others'."""
+"""The scripts of docs/data.md and docs/train.md: run as they stand there, under every strategy, and as short as any."""
 
 import ast
 import re
@@ -13,6 +13,7 @@ import ezpz
 
 HERE = Path(__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+TRAIN = PAGE.with_name("train.md")
 PLAIN, OURS = "# train.py\n", "# train.py with ezpz\n"
 
 
@@ -52,3 +53,28 @@ def test_the_page_trains_alike_alone_and_on_ranks(run_cli, clean_env, tmp_path):
         assert set(seen) == set(range(13))
         assert seen.total() == 39 + (6 if ranks else 0)
     assert weights["ours"][0] == weights["ours"][1] == weights["ours"][2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("page", "begin"),
+    [(PAGE, OURS), (TRAIN, "import torch\n\nimport ezpz\nfrom ezpz.train import BatchIndices, Cost, Loop")],
+)
+def test_the_scripts_train_alike_under_every_strategy(run_cli, clean_env, tmp_path, page, begin):
+    env = {**clean_env, "PYTHONPATH": str(Path(ezpz.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    strategies = ["ddp", "fsdp", "zero1"]
+    (tmp_path / "work").mkdir()
+    launch = [sys.executable, "-m", "ezpz.launch", "-n", 2, sys.executable, HERE / "my_script.py"]
+    done = run_cli([*launch, page, begin, tmp_path, *strategies], env, 240, cwd=tmp_path / "work")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {
+        file.name: ast.literal_eval(file.read_text()) for file in tmp_path.glob("*-[01]") if "seen" not in file.name
+    }
+    assert sorted(found) == sorted(f"{strategy}-{rank}" for strategy in strategies for rank in (0, 1))
+    for weights in found.values():
+        assert weights == pytest.approx(found["ddp-0"], abs=1e-5)
+    losses = [float(loss) for loss in re.findall(r"\bloss=([0-9.]+)", done.stdout)]
+    each = len(losses) // len(strategies)
+    assert all(losses[at] > 2 * losses[at + each - 1] for at in range(0, len(losses), each or 1))
+    assert bool(losses) == (page == TRAIN)

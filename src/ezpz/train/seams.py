@@ -81,7 +81,7 @@ def _of_mesh(model: Any, mesh: DeviceMesh | None) -> Iterator[Finding]:
 def _is_grouped() -> bool:
     import torch.distributed as dist
 
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return bool(dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
 
 
 def _digest(model: Any) -> tuple[Any, ...]:
@@ -187,7 +187,7 @@ def _of_data(loader: Any, mesh: DeviceMesh | None) -> Iterator[Finding]:
     if parts is None and ranks > 1 and not isinstance(loader.dataset, IterableDataset):
         yield Finding(
             WARNING,
-            f"the DataLoader is not cut: each of {ranks} ranks goes through all {len(loader.dataset)} samples; "  # type: ignore[arg-type]
+            f"the DataLoader is not cut: each of {ranks} ranks goes through all {len(loader.dataset)} samples; "
             "expected a part per rank. Type `loader = ezpz.prepare(loader)`.",
         )
     elif parts is not None and (parts, part) != (ranks, place):
