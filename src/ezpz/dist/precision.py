@@ -125,12 +125,14 @@ def log_precision(strategy: str, dtype: torch.dtype | None, stored: Collection[t
     reduces = "float32" if sharded and halves else _names(stored)
     sums = "" if strategy == "none" else f", reduces gradients in {reduces}"
     asked = "" if dtype is not None else " (the model's own; lower precision: dtype=)"
+    scaled = f"; {_SCALED}" if dtype == torch.float16 and torch.float32 in stored else ""
     get_logger(__name__).info(
-        f"{strategy} computes in {_names(computes)}{sums}, stores weights in {_names(stored)}{asked}"
+        f"{strategy} computes in {_names(computes)}{sums}, stores weights in {_names(stored)}{asked}{scaled}"
     )
 
 
 _HALVES = {"bfloat16", "float16"}
+_SCALED = "small gradients vanish in it: Loop scales its losses, a loop of your own needs torch.amp.GradScaler"
 
 
 def _name(dtype: torch.dtype | None) -> str:
