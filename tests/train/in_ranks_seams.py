@@ -3,6 +3,7 @@
 Not collected by itself; `test_seams.py` launches it.
 """
 
+import logging
 import re
 import sys
 
@@ -160,3 +161,21 @@ def test_a_wrapped_model_that_is_in_evaluation_as_a_whole_is_set_to_training(str
     model[1].eval() if strategy == "fsdp" else model.module[1].eval()
     begin_training(model)
     assert [module.training for module in model.modules()].count(False) == 1
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "hsdp", "ddp"])
+def test_weights_that_one_rank_alone_has_loaded_are_missed_where_each_keeps_a_part_of_its_own(caplog, strategy):
+    mesh = ezpz.init_mesh(dp_replicate=2) if strategy == "hsdp" else ezpz.init_mesh()
+    said = []
+    for loads in (True, False):
+        model = build()
+        if loads and ezpz.get_rank() == 0:
+            nn.init.zeros_(model[2].weight)
+        logger = logging.getLogger("ezpz.dist.seeds")
+        logger.addHandler(caplog.handler)
+        ezpz.wrap_model(model, strategy, mesh)
+        logger.removeHandler(caplog.handler)
+        said.append(len([each for each in caplog.records if "has other weights on other ranks" in each.getMessage()]))
+        caplog.clear()
+    # The copies of hsdp and ddp get the first rank's.
+    assert said == [int(strategy == "fsdp" and ezpz.get_rank() == 0), 0]

@@ -14,11 +14,17 @@ from __future__ import annotations
 import random
 import sys
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
+from ezpz.log import get_logger
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.distributed import ProcessGroup
 
 _LIMIT = 2**32  # numpy takes no more
+_LOOKED_AT = 8  # numbers of each weight
 
 
 def seed_everything(seed: int) -> None:
@@ -40,6 +46,30 @@ def seed_everything(seed: int) -> None:
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed)
+
+
+def warn_of_other_weights(model: nn.Module, group: ProcessGroup) -> None:
+    """Warn where ranks that are about to share out a model hold different weights: each keeps its part of its own.
+
+    Some numbers of each weight are compared, so that a model of any size costs one small message. All ranks of the
+    group must call it.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from ezpz.dist.collectives import all_ranks_agree
+
+    parts = []
+    for each in model.parameters():
+        flat = getattr(each, "_local_tensor", each).detach().flatten()
+        some = flat[:: max(1, len(flat) // _LOOKED_AT)][:_LOOKED_AT]
+        parts.append((torch.view_as_real(some).flatten() if some.is_complex() else some).to("cpu", torch.float64))
+    if parts and not all_ranks_agree(torch.cat(parts), group) and dist.get_rank(group) == 0:
+        get_logger(__name__).warning(
+            f"{type(model).__name__} has other weights on other ranks, and each keeps its part of its own: what one "
+            "rank alone has loaded is lost but for that part. Seed all ranks alike before the model is built, such as "
+            "by ezpz.setup_torch(seed=0), and load weights on every rank."
+        )
 
 
 def data_seed(seed: int, step: int = 0) -> int:

@@ -23,6 +23,7 @@ from ezpz.dist.device import device as own_device
 from ezpz.dist.job import this_rank
 from ezpz.dist.precision import autocast_forward, log_precision, stored_formats, usable_dtype
 from ezpz.dist.recompute import recompute_blocks, stride_of
+from ezpz.dist.seeds import warn_of_other_weights
 from ezpz.dist.sharding import ddp_group, ddp_options, fsdp_options, mark, replicate, shard
 from ezpz.dist.tensor_parallel import apply_plan, find_plan
 from ezpz.errors import UsageError, did_you_mean
@@ -278,9 +279,12 @@ def _shard(
     from ezpz.dist.support import check_fsdp2, move_model
 
     check_fsdp2(mesh.device_type)
+    cut = fsdp_mesh(mesh)
+    if not _on_meta(model):
+        warn_of_other_weights(model, cut.get_group(cut.ndim - 1))
     if mesh.device_type not in _MOVED_BY_FSDP and not _on_meta(model):
         move_model(model, own_device())
-    shard(model, fsdp_mesh(mesh), without_shared(model, blocks or largest_parts(model)), dtype, **options)
+    shard(model, cut, without_shared(model, blocks or largest_parts(model)), dtype, **options)
 
 
 def _replicate(model: nn.Module, strategy: str, mesh: DeviceMesh | None, options: dict[str, Any]) -> nn.Module:
