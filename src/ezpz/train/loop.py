@@ -170,7 +170,8 @@ class Loop:
         cost: What a sample costs, for tokens per second and MFU.
         evaluate: Returns metrics to be recorded with the step before; every rank calls it.
         eval_every: Steps between two evaluations; 0 means only after the last step.
-        epoch_steps: Record one row per so many steps, evaluated each time, instead of one per step.
+        epoch_steps: Record one row per so many steps, evaluated each time, instead of one per step; the last one may be
+            of fewer, which its ``steps`` tell.
         log_every: Print every n-th step, the first, the last, and those with an evaluation; all are recorded.
         window: Instead, print one line per so many steps, with losses of all ranks: see `Windows`.
         checkpoints: A `ezpz.checkpoint.Checkpoints`. With it SIGUSR2 saves, SIGTERM saves and ends, and
@@ -328,7 +329,8 @@ class Loop:
     def _rows(self, history: History, report: Report) -> Steps | Epochs:
         how = self._reporting
         if how.epoch_steps:
-            return Epochs(history, self._scale, every=how.epoch_steps, report=report, watch=self._watch)
+            every, last = how.epoch_steps, self._steps - 1
+            return Epochs(history, self._scale, every=every, last=last, report=report, watch=self._watch)
         ends = {"first": self._start, "last": self._steps - 1}
         log_every = how.log_every if not how.window else 0
         return Steps(history, self._scale, **ends, log_every=log_every, report=report, row=how.row, watch=self._watch)
@@ -771,24 +773,24 @@ class Steps:
 
 
 class Epochs:
-    """One row per ``every`` steps, with the mean loss of all of them on all ranks."""
+    """One row per ``every`` steps, and one for those left at the end: the mean loss of all of them on all ranks."""
 
     def __init__(
-        self, history: History, scale: Scale, *, every: int, report: Report, watch: LossWatch | None = None
+        self, history: History, scale: Scale, *, every: int, last: int, report: Report, watch: LossWatch | None = None
     ) -> None:
         self.times: dict[str, list[float]] = {"dt": [], "dtf": [], "dtb": []}
         self._history = history
         self._scale = scale
         self._every = every
         self._report = report
-        self.last = 0  # not asked for
+        self.last = last  # changes when the end of the data shows itself
         self._watch = watch
         self._waiting: list[Measured] = []
 
     def add(self, measured: Measured, between: dict[str, float]) -> None:
-        """Take a step; with the last one of an epoch, record its row."""
+        """Take a step; with the last one of an epoch, or of all, record its row."""
         self._waiting.append(measured)
-        if (measured.step + 1) % self._every == 0:
+        if (measured.step + 1) % self._every == 0 or measured.step == self.last:
             self._record(measured, between)
 
     def record(self, *, wait: bool = False) -> None:
@@ -808,8 +810,14 @@ class Epochs:
                 self._watch.look(measured)
             for name, values in self.times.items():
                 values.append(times[name])
-        epoch = (last.step + 1) // self._every
-        row = {"epoch": epoch, "dt": seconds, "train_loss": all_reduce(_mean_loss(steps), "mean"), **between}
+        epoch = -(-(last.step + 1) // self._every)
+        row = {
+            "epoch": epoch,
+            "steps": len(steps),
+            "dt": seconds,
+            "train_loss": all_reduce(_mean_loss(steps), "mean"),
+            **between,
+        }
         row |= {
             **self._scale.rates(seconds, sum(each.samples for each in steps)),
             "lr": last.lr,

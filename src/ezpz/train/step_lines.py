@@ -21,7 +21,7 @@ __all__ = ["COLUMNS", "step_lines"]
 COLUMNS = 71  # of a terminal of 80, after the time of the day
 _SHARES = {"per", "gpu", "device", "rank"}  # words of a rate that only says again what the rate of all ranks says
 # Recorded and drawn, but not on the line that people read.
-_NOT_PRINTED = {"dtd", "dtf", "dtb", "dto", "lr", "grad_norm", "memory_gib", "dt_eval", "dt_save", "warmup"}
+_NOT_PRINTED = {"dtd", "dtf", "dtb", "dto", "lr", "grad_norm", "memory_gib", "dt_eval", "dt_save", "warmup", "steps"}
 
 
 def step_lines(row: Mapping[str, Any], between: Mapping[str, Any] | None = None) -> list[str]:
