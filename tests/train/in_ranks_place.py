@@ -3,16 +3,27 @@
 import functools
 import json
 import operator
+import random
 import tempfile
 import weakref
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 import ezpz
 from ezpz.checkpoint import Checkpoints
@@ -309,18 +320,219 @@ def test_an_evaluation_holds_a_few_batches_at_once_and_all_ranks_compute_in_step
     assert (turns, most <= 3) == (10, True)
 
 
-class OfThisRank(Stream):
+def draw():
+    """A number of each of the process' own generators."""
+    return torch.rand(1).item(), random.random(), np.random.rand()  # noqa: NPY002  # what data sets of users draw from
+
+
+class Tensors(IterableDataset):
+    """Samples of any kind, in an order that the epoch draws from the process' own generators."""
+
+    def __init__(self, wrap=lambda x: x):
+        self.wrap = wrap
+
     def __iter__(self):
-        return iter(range(ezpz.get_rank(), self.samples, ezpz.get_world_size()))
+        order = list(range(SAMPLES))
+        random.shuffle(order)
+        order = torch.tensor(order)[torch.randperm(SAMPLES)]
+        for number in order[np.random.permutation(SAMPLES)]:  # noqa: NPY002
+            yield self.wrap(number)
 
 
-def test_a_stream_that_is_cut_already_is_refused():
+class Odd:
+    """No tensor, and nothing that can be summed up or pickled."""
+
+    def __init__(self, number):
+        self.number, self.call = {number.item()}, lambda: None
+
+
+WRAPPED = {
+    "tensor": lambda x: x,
+    "nested": lambda x: {"x": (x, [x.float().numpy()]), "object": np.array([str(x)], dtype=object)},
+    "object": Odd,
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", WRAPPED)
+def test_a_stream_that_shuffles_itself_is_the_same_on_all_ranks_in_every_epoch(kind, workers):
+    def collate(samples):
+        found = [one["x"][0] if kind == "nested" else one for one in samples]
+        return torch.tensor([next(iter(one.number)) if kind == "object" else int(one) for one in found])
+
+    stream = Tensors(WRAPPED[kind])
+    loader = ezpz.prepare(DataLoader(stream, batch_size=4, num_workers=workers, collate_fn=collate))
+    order = []
+    for _ in range(3):
+        mine = []
+        for batch in loader:
+            mine += batch[: loader.samples].tolist()
+            for _ in range(ezpz.get_rank()):  # a rank that draws more than others
+                draw()
+        order.append(functools.reduce(operator.iadd, ezpz.gather_objects(mine), []))
+        assert sorted(order[-1]) == list(range(SAMPLES))
+    assert order[0] != order[1] != order[2]
+
+
+def test_the_numbers_of_the_training_are_not_those_of_its_stream():
+    ezpz.seed_everything(5)
+    expected = draw()
+    ezpz.seed_everything(5)
+    next(iter(ezpz.prepare(Tensors(), batch_size=4)))
+    assert draw() == expected
+
+
+class OfThisRank(Stream):
+    """Cut by rank from some epoch on, at some sample of it."""
+
+    def __init__(self, epoch=0, at=0):
+        super().__init__()
+        self.epoch, self.at, self.now = epoch, at, 0
+
+    def set_epoch(self, epoch):
+        self.now = epoch
+
+    def __iter__(self):
+        own = ezpz.get_rank() * 100 if self.now == self.epoch else 0
+        return iter(number + own * (number >= self.at) for number in range(self.samples))
+
+
+class Files(Dataset):
+    """Samples that are slow and random, of which it knows the names."""
+
+    def __init__(self, files):
+        self.files = files
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, index):
+        return torch.rand(1) + ezpz.get_rank()
+
+
+class ArrowRows:
+    """As `datasets.Dataset`: its rows in Arrow are what its transforms begin with."""
+
+    def __init__(self, rows, plain=False):
+        self.rows, self.plain = rows, plain
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        row = {"id": self.rows[index]}
+        return SimpleNamespace(to_pylist=lambda: [row]) if self.plain else {**row, "crop": random.random()}
+
+    def with_format(self, _):
+        return ArrowRows(self.rows, plain=True)
+
+
+ArrowRows.__module__ = "datasets.arrow_dataset"
+
+
+def by_rank(sequence, count=6):
+    return list(sequence[ezpz.get_rank() * count :][:count])
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+NOT_ALIKE = {
+    "a stream that is cut already": (OfThisRank, "in epoch 0 the first sample of rank 1 is not that"),
+    "a later epoch": (lambda: OfThisRank(1), "in epoch 1 the first sample of rank 1 is not that of rank 0"),
+    "the end of an epoch": (lambda: OfThisRank(1, 9), r"samples of epoch 1 were not the same .* from step [23] of it"),
+    "another length": (lambda: numbers(5 + ezpz.get_rank()), "samples=5 on rank 0 and samples=6 on rank 1"),
+    "a list": (lambda: by_rank(LETTERS), r"the list\[0\] is 'a' on rank 0 and 'g' on rank 1"),
+    "tensors": (lambda: TensorDataset(torch.zeros(6), torch.tensor(by_rank(range(30)))), r"tensors\[1\]\[0\] is 0"),
+    "a subset": (
+        lambda: Subset(numbers(30), by_rank(range(30))),
+        r"Subset.indices\[0\] is 0 on rank 0 and 6 on rank 1",
+    ),
+    "files": (lambda: Files(["first", *by_rank(LETTERS)]), r"Files.files\[1\] is 'a' on rank 0 and 'g' on rank 1"),
+    "rows of Hugging Face": (
+        lambda: ArrowRows(by_rank(LETTERS)),
+        r"Rows\[0\] is {'id': 'a'} on rank 0 and {'id': 'g'} on",
+    ),
+    "sets in a set": (
+        lambda: ConcatDataset([Files("same"), Subset(Files(by_rank(LETTERS)), range(3))]),
+        r"ConcatDataset.datasets\[1\].dataset.files\[0\] is 'a'",
+    ),
+    "a sampler": (
+        lambda: DataLoader(numbers(30), batch_size=2, sampler=SubsetRandomSampler(by_rank(range(30)))),
+        r"the sampler's indices\[0\] is 0 on rank 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_ALIKE)
+def test_data_that_differ_by_rank_are_refused_on_all_ranks_with_the_same_words(kind, monkeypatch):
     if ezpz.get_world_size() == 1:
         pytest.skip("one rank reads all of it")
-    with pytest.raises(UsageError, match="different streams"):
-        list(ezpz.prepare(OfThisRank(), batch_size=2))
-    with pytest.raises(UsageError, match="different data"):
-        list(ezpz.prepare(numbers(5 + ezpz.get_rank()), batch_size=2))
+    make, says = NOT_ALIKE[kind]
+
+    def epochs(data):
+        loader = ezpz.prepare(data, batch_size=0 if isinstance(data, DataLoader) else 2)
+        for _ in range(2):
+            list(loader)
+
+    with pytest.raises(UsageError, match=says) as caught:
+        epochs(make())
+    assert ezpz.all_ranks_agree(str(caught.value))
+    if "samples=" not in says:
+        monkeypatch.setenv("EZPZ_COMPARE_DATA", "0")
+        epochs(make())
+
+
+def test_what_differs_and_is_no_data_is_not_refused():
+    """Random samples, caches, what a rank keeps for itself, and what nobody can compare."""
+    data = Files(list(LETTERS))
+    data.rank, data.cache = ezpz.get_rank(), [None] * (26 - ezpz.get_rank()) + [Odd(torch.ones(()))] * ezpz.get_rank()
+    data.tables = {"mine": ezpz.get_rank()}
+    ids, _ = seen(ezpz.prepare(data, batch_size=4))
+    assert len(ids) == 26
+    list(ezpz.prepare(ArrowRows(LETTERS), batch_size=2))
+    list(ezpz.prepare([Odd(torch.ones(())) for _ in range(4)], batch_size=2, collate_fn=len))
+
+
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_no_batch_of_an_epoch_has_one_sample_which_batch_norm_would_refuse(kind):
+    ranks = ezpz.get_world_size()
+    model = nn.BatchNorm1d(1)
+    for samples in range(3 * ranks, 6 * ranks + 2):
+        data = numbers(samples) if kind == "map" else Stream(samples)
+        loader, ids = ezpz.prepare(data, batch_size=3), []
+        for batch in loader:
+            x = batch[0] if kind == "map" else batch
+            ids += x[: loader.samples].tolist()
+            model(x[:, None].float())
+        assert sorted(functools.reduce(operator.iadd, ezpz.gather_objects(ids), [])) == list(range(samples))
+
+
+def test_the_order_follows_from_the_seed_of_the_run_and_a_resumed_one_goes_on_in_its_own(capfd):
+    def order(loader, state=None):
+        if state is not None:
+            loader.load_state_dict(state)
+        return [batch[0].tolist() for batch in loader]
+
+    of_run, chosen = order(ezpz.prepare(numbers(), batch_size=4)), order(ezpz.prepare(numbers(), batch_size=4, seed=0))
+    assert of_run == order(ezpz.prepare(numbers(), batch_size=4, seed=7))  # as in setup_torch(seed=7)
+    assert of_run != chosen
+    old = {**ezpz.prepare(numbers(), batch_size=4).state_dict(), "seed": 0}  # of a version whose default was 0
+    resumed = ezpz.prepare(numbers(), batch_size=4)
+    assert order(resumed, old) == chosen
+    assert resumed.state_dict()["seed"] == 0
+    assert order(ezpz.prepare(numbers(), batch_size=4, seed=7), old) == of_run  # an own one counts
+    told = "".join(ezpz.gather_objects(capfd.readouterr().out))
+    assert told.count("data: seed=0 (from the checkpoint)") == 1
+
+
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_steps_that_are_left_over_make_a_row_of_their_own_with_the_last_evaluation(kind, folder):
+    rows = Rows()
+    rows.update = lambda row, **_: rows.append((row["epoch"], row["steps"], row["test"]))
+    samples = 18 * ezpz.get_world_size()
+    data = numbers(samples) if kind == "map" else Stream(samples)
+    loop = make(folder, data, batch_size=1, epochs=1, epoch_steps=4, evaluate=lambda: {"test": 1.0})
+    loop.run(rows)
+    assert rows == [(1, 4, 1.0), (2, 4, 1.0), (3, 4, 1.0), (4, 4, 1.0), (5, 2, 1.0)]
 
 
 def test_a_checkpoint_holds_the_place(folder):

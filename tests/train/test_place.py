@@ -31,7 +31,7 @@ from ezpz.train import Loop
 from ezpz.train.counting import ignored_targets
 from ezpz.train.data.copying import moved
 from ezpz.train.data.place import Consumed, Cut
-from ezpz.train.data.streams import has_state
+from ezpz.train.data.streams import StreamParts, has_state
 from lab.require import require
 
 HERE = Path(__file__).parent
@@ -51,14 +51,42 @@ def test_the_slots_of_all_ranks_are_the_rest_of_the_epoch_once(begin, samples, b
     assert len({len(each) for each in slots}) == 1  # no rank waits for another one
     found = Counter(place for each in slots for slot in each for place in range(slot.start, slot.stop))
     assert found == Counter(range(begin, samples))
-    assert all(slot.samples <= batch for each in slots for slot in each)
+    counts = [slot.samples for each in slots for slot in each]
+    assert all(count <= batch for count in counts)
+    if batch > 2 and samples - begin != 1:  # no batch of one: BatchNorm would end the training
+        assert 1 not in counts
     steps = len(slots[0]) // accumulate
     assert steps == Cut(batch, 0, ranks, accumulate).steps(max(0, samples - begin))
     for step in range(steps):
         shares = [slot.share for each in slots for slot in each[step * accumulate : (step + 1) * accumulate]]
         assert sum(shares) == pytest.approx(ranks)  # their average over ranks is a whole
         counts = [slot.samples for each in slots for slot in each[step * accumulate : (step + 1) * accumulate]]
-        assert max(counts) - min(counts) <= 1
+        assert max(counts) - min(count for count in counts if count or batch == 1) <= 1
+        assert Cut(batch, 0, ranks, accumulate).is_even(sum(counts)) == (len(set(counts)) == 1)
+
+
+class Parts(StreamParts):
+    """Shares out a stream without tensors."""
+
+    def __init__(self, cut, samples):
+        super().__init__(range(samples), cut, list, skip=0, state=None, drop_last=False)
+
+
+@given(st.integers(0, 40), sizes, sizes, sizes)
+def test_a_stream_is_shared_out_as_data_with_a_length_are(samples, batch, ranks, accumulate):
+    cuts = [Cut(batch, rank, ranks, accumulate) for rank in range(ranks)]
+    parts = [list(Parts(cut, samples)) for cut in cuts]
+    assert Counter(one for each in parts for part in each for one in part.batch[: part.samples]) == Counter(
+        range(samples)
+    )
+    for cut, each in zip(cuts, parts, strict=True):
+        slots = list(cut.slots(0, samples))
+        assert [part.total for part in each] == [slot.total for slot in slots]
+        assert all(0 <= part.samples <= batch and part.batch for part in each)
+        if batch > 2 and samples != 1:
+            assert all(part.samples != 1 and len(part.batch) > 1 for part in each)
+    for step in zip(*parts, strict=True):
+        assert cuts[0].is_even(step[0].total) or len({part.samples for part in step}) > 1 or accumulate > 1
 
 
 def test_a_place_counted_without_epochs_is_found_in_epochs():
@@ -162,7 +190,7 @@ def test_a_loop_that_is_left_begins_the_next_epoch_and_a_state_continues_this_on
     assert loader.epoch == 2
     again = ezpz.prepare(list(range(6)), batch_size=3, shuffle=False)
     again.load_state_dict(state)
-    assert [batch.tolist() for batch in again] == [[2, 3, 4], [5]]
+    assert [batch.tolist() for batch in again] == [[2, 3], [4, 5]]  # and not one alone at the end
     assert again.epoch == 1
 
 

@@ -1,30 +1,67 @@
-"""Train with two epochs of a DataLoader with a worker; note which ids each step of each attempt trained with.
+"""Train with three epochs of a DataLoader; note which ids each step of each attempt trained with.
 
-    train_until_killed.py FOLDER ATTEMPT BATCH
+    train_until_killed.py FOLDER ATTEMPT BATCH map|stream|state
+
+Data with a length are read by a worker; a stream, whose samples are tensors and which shuffles itself, by a worker or
+by the process, and one of the two kinds has a state.
 
 A program of `test_killed_training.py`: rank files hold lines ``epoch step id id …``, written before the step is over.
 """
 
 import os
+import random
 import sys
 from pathlib import Path
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import ezpz
 from ezpz.checkpoint import Checkpoints, choose
 from ezpz.train import Loop
 
-folder, attempt, size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+folder, attempt, size, kind = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+SAMPLES, EPOCHS = 60, 3
 
 
 class Numbers(Dataset):
     def __len__(self):
-        return 90
+        return SAMPLES
 
     def __getitem__(self, index):
         return torch.tensor([float(index)])
+
+
+class Stream(IterableDataset):
+    """Draws an order from the process' own generators, which `prepare` sees to."""
+
+    def __iter__(self):
+        order = list(range(SAMPLES))
+        random.shuffle(order)
+        for number in torch.tensor(order)[torch.randperm(SAMPLES)]:
+            yield number[None].float()
+
+
+class WithState(IterableDataset):
+    """Knows its place, and has another order in each epoch."""
+
+    epoch = at = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(self.epoch))
+        while self.at < SAMPLES:
+            self.at += 1
+            yield order[self.at - 1][None].float()
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
 
 
 class NoRows:
@@ -42,7 +79,9 @@ torch.set_num_threads(1)
 choice = choose("auto", name="killed", outdir=str(folder))
 model = ezpz.wrap_model(torch.nn.Linear(1, 1), dtype="fp32")
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-loader = ezpz.prepare(DataLoader(Numbers(), batch_size=size, shuffle=True, num_workers=1))
+data = {"map": Numbers, "stream": Stream, "state": WithState}[kind]()
+workers = 1 if kind == "map" else attempt % 2
+loader = ezpz.prepare(DataLoader(data, batch_size=size, shuffle=True if kind == "map" else None, num_workers=workers))
 noted = (folder / f"attempt-{attempt}-rank-{ezpz.get_rank()}").open("a")
 done = [0]
 
@@ -53,6 +92,7 @@ def compute_loss(model, batch):
         # The place is after the step already, and after the epoch with its last one.
         noted.write(f"{loader.epoch} {loader.consumed} {done[0]} {ids}\n")
         noted.flush()
+    torch.rand(ezpz.get_rank() + 1)  # a rank that draws more than others
     return model(batch).square().mean()
 
 
@@ -64,7 +104,7 @@ checkpoints = Checkpoints(folder, model=model, optimizer=optimizer)
 loop = Loop(
     *(model, optimizer, compute_loss),
     data=loader,
-    epochs=2,
+    epochs=EPOCHS,
     checkpoints=checkpoints,
     save_every=2,
     resume=choice.checkpoint,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LIMIT = 2**32  # numpy takes no more
 _LOOKED_AT = 8  # numbers of each weight
+_of_run: list[int] = []  # what `setup_torch` was given last
 
 
 def seed_everything(seed: int) -> None:
@@ -70,6 +71,16 @@ def warn_of_other_weights(model: nn.Module, group: ProcessGroup) -> None:
             "rank alone has loaded is lost but for that part. Seed all ranks alike before the model is built, such as "
             "by ezpz.setup_torch(seed=0), and load weights on every rank."
         )
+
+
+def keep_run_seed(seed: int) -> None:
+    """Keep the seed that `ezpz.setup_torch` was given, which the order of data follows from."""
+    _of_run[:] = [seed]
+
+
+def run_seed() -> int:
+    """Return the seed that `ezpz.setup_torch` was given; 0 without one."""
+    return _of_run[0] if _of_run else 0
 
 
 def data_seed(seed: int, step: int = 0) -> int:

@@ -23,7 +23,7 @@ from ezpz.dist.ending import answer_requests
 from ezpz.dist.failure_watch import join
 from ezpz.dist.job import this_rank
 from ezpz.dist.rendezvous import meet
-from ezpz.dist.seeds import seed_everything
+from ezpz.dist.seeds import keep_run_seed, seed_everything
 from ezpz.dist.siblings import is_supervised
 from ezpz.dist.verify_world import check_group, check_mpi, check_plan
 from ezpz.errors import MachineError, UsageError
@@ -86,7 +86,7 @@ def setup_torch(
         backend: Collective backend such as ``gloo`` or ``nccl``; by default the device's own. ``DDP`` and
             ``deepspeed``, which older programs pass, choose no collective backend.
         port: Port of rank 0's store; by default as the launcher tells, or a free one.
-        seed: If given, passed to `seed_everything`.
+        seed: If given, passed to `seed_everything`; `ezpz.prepare` draws the order of data from it.
         timeout: Time limit of one collective, in seconds or as timedelta; else ``TORCH_DDP_TIMEOUT`` in seconds, else
             torch's own.
         tensor_parallel_size: Ranks that share each layer; together with the next three it makes a mesh, which
@@ -122,6 +122,7 @@ def setup_torch(
     _make_mesh(ranks, sizes)
     if seed is not None:
         seed_everything(seed)
+        keep_run_seed(seed)
     if verbose:
         say_who(ranks, str(own_device()))
     return ranks.rank

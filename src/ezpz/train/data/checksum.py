@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["Sum", "combined", "sum_of"]
+__all__ = ["Sum", "combined", "digest_of", "sum_of"]
 
 _WHOLE = 8192  # bytes of a tensor that are summed up whole
 _PIECES, _PIECE = 4, 1024  # of a larger one: how many pieces, and their bytes
@@ -76,11 +76,24 @@ def _summed(parts: list[Any], head: str) -> Sum | None:
             data, form = _array_of(part)
         elif hasattr(part, "dtype"):
             data, form = memoryview(part.tobytes()), _form(part.dtype, part.shape)
+        elif hasattr(part, "tobytes"):
+            data, form = memoryview(part.tobytes()), type(part).__name__
         else:
             data, form = memoryview(repr(part).encode()), type(part).__name__
         total = _crc(data, total)
         forms.append(form)
     return (total, head + " ".join(forms)) if forms else None
+
+
+def digest_of(sample: Any) -> int:
+    """Return a number of what a sample holds, so that ranks can compare it; 0 where nothing of it can be summed up."""
+    parts: list[Any] = []
+    try:
+        _collect(sample, parts, _DEEPEST)
+        found = _summed(parts, "")
+    except Exception:  # noqa: BLE001  # a sample may be anything, and this is only a comparison
+        return 0
+    return 0 if found is None else zlib.crc32(found[1].encode(), found[0]) or 1
 
 
 def combined(one: Sum | None, two: Sum | None) -> Sum | None:
@@ -94,7 +107,11 @@ def _collect(batch: Any, parts: list[Any], depth: int) -> None:
     """Append the tensors, arrays, numbers and texts of a batch; what else it holds is no data."""
     if len(parts) >= _MOST_PARTS:
         return
-    if hasattr(batch, "dtype") or isinstance(batch, (int, float, str, bytes)):
+    if getattr(getattr(batch, "dtype", None), "hasobject", False):  # the bytes of such an array are addresses
+        _collect(batch.ravel()[:_MOST_PARTS].tolist(), parts, depth)
+    elif isinstance(batch, (int, float, complex, str, bytes, bytearray)) or any(
+        hasattr(batch, name) for name in ("dtype", "tobytes")
+    ):
         parts.append(batch)
     elif depth and isinstance(batch, (tuple, list)):
         for each in batch:

@@ -3,9 +3,13 @@
 A place says nothing of ranks, meshes and batch sizes, so that any of them may continue from it. What lies ahead is cut
 anew: a step takes the next samples of the epoch's order, and its slots (one per batch and rank) share them out.
 
-    order of an epoch   7 2 9 0 | 4 1 8 3 | 6 5        10 samples, 2 ranks, 2 samples per rank
-    rank 0              7 2       4 1       6          the last step is shared as evenly as possible
-    rank 1                  9 0       8 3     5
+    order of an epoch   7 2 9 | 0 4 1 | 8 3 6 | 5      10 samples, 2 ranks, 3 samples per rank: steps of 6 and 4
+    rank 0              7 2 9           8 3
+    rank 1                      0 4 1       6 5        the last step is shared as evenly as possible
+
+A batch of one sample would end a training with BatchNorm, which needs two for its statistics. So where batches have
+three or more, a slot of the last step gets two or more, or none, and the step before leaves one for a last step that
+would have one. No batch is larger than asked for: of an odd rest in batches of two, one slot has one.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from ezpz.train.data.checksum import Sum
 
 _SEEDS = 2**63
+_PAIR = 2  # samples that BatchNorm needs
 
 
 class Place(NamedTuple):
@@ -38,7 +43,7 @@ class Slot(NamedTuple):
     """What one rank takes in one batch of a step.
 
     Attributes:
-        start: The first of its places in the epoch's order.
+        start: The first of its places in the epoch's order; where there is none for this slot, one to repeat.
         stop: One after the last; equal to ``start`` where there is no sample for this slot.
         total: Samples of the whole step, on all ranks.
         share: Part of this batch's mean loss in the step's, as an average over ranks: samples x ranks / total.
@@ -77,7 +82,41 @@ class Cut(NamedTuple):
 
     def is_even(self, total: int) -> bool:
         """Tell whether so many samples of a step come out even over its batches on all ranks."""
-        return total % (self.ranks * self.accumulate) == 0
+        parts = self.ranks * self.accumulate
+        return total % parts == 0 and self._taken(total) == parts
+
+    @property
+    def least(self) -> int:
+        """Samples of a batch that is only there so that all ranks do the same."""
+        return min(self.batch_size, _PAIR)
+
+    def slot_of(self, index: int) -> int:
+        """Return the slot that takes a sample of a step as it comes, before the end of the step is known.
+
+        Where the last one has one sample alone at the end, that goes to the slot before: `is_left_alone`.
+        """
+        parts = self.ranks * self.accumulate
+        return index // self.least if index < self.least * parts else index % parts
+
+    def is_left_alone(self, total: int) -> bool:
+        """Tell whether the last of so many samples is alone in its slot, and may go to the slot before."""
+        return self.avoids_one and total % _PAIR == 1 and 1 < total < _PAIR * self.ranks * self.accumulate
+
+    def leaves_one(self, left: int) -> bool:
+        """Tell whether a step leaves one of its samples to the last step, which would have only one."""
+        return self.avoids_one and left == self.step + 1
+
+    @property
+    def avoids_one(self) -> bool:
+        """Whether no batch need have one sample: what is odd has three somewhere."""
+        return self.batch_size > _PAIR
+
+    def _taken(self, total: int) -> int:
+        """Return how many slots of a step with so many samples get some."""
+        parts = self.ranks * self.accumulate
+        if self.batch_size < _PAIR:
+            return parts
+        return max(1, min(parts, total // _PAIR if self.avoids_one else -(-total // _PAIR)))
 
     def steps(self, samples: int, *, drop_last: bool = False) -> int:
         """Return how many steps so many samples are."""
@@ -90,8 +129,12 @@ class Cut(NamedTuple):
             total = min(self.step, samples - begin)
             if drop_last and total < self.step:
                 return
+            if not drop_last and self.leaves_one(samples - begin):
+                total -= 1
+            taken = self._taken(total)
             for index in range(self.rank, parts, self.ranks):
-                start, stop = (begin + total * k // parts for k in (index, index + 1))
+                first, end = (index, index + 1) if index < taken else (0, 0)
+                start, stop = (begin + total * k // taken for k in (first, end))
                 yield Slot(start, stop, total, (stop - start) * self.ranks / total)
             begin += total
 

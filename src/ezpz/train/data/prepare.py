@@ -24,10 +24,12 @@ from ezpz.train.data.checksum import sum_of
 from ezpz.train.data.place import Batch, Consumed, Cut, Slot, epoch_order, epoch_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import torch
     from torch.distributed.device_mesh import DeviceMesh
+
+    from ezpz.train.data.alike import FirstSamples
 
 __all__ = ["Loader", "prepare", "warn_once"]
 
@@ -65,7 +67,8 @@ def prepare(
         batch_size: Samples per rank and batch; of a DataLoader its own.
         shuffle: Draw another order for each epoch; of a DataLoader its own, otherwise by default True. A stream
             comes in its own order.
-        seed: Of the orders, the same on all ranks; by default that of the DataLoader's generator or sampler, else 0.
+        seed: Of the orders, the same on all ranks; by default that of the DataLoader's generator or sampler, else that
+            given to `ezpz.setup_torch`, else 0. A resumed run goes on in the order that was saved, unless one is given.
         load: Called with each element of a list, such as a file's path; returns the sample. It runs in the workers.
         **loader: Keywords of a DataLoader (``num_workers=2``, ``collate_fn=``, ``drop_last=True``), where ``data`` is
             none.
@@ -80,7 +83,7 @@ def prepare(
         settings = _of_loader(data)
         _refuse_changes("a DataLoader", settings.batch_size, batch_size, shuffle, None, load, loader)
         return Loader(settings if seed is None else settings._replace(seed=seed))
-    return Loader(_of_data(data, batch_size, shuffle, seed or 0, load, loader))
+    return Loader(_of_data(data, batch_size, shuffle, seed, load, loader))
 
 
 def warn_once(text: str) -> None:
@@ -99,7 +102,7 @@ class Settings(NamedTuple):
         is_stream: Whether it is one.
         batch_size: Samples per rank and batch.
         shuffle: Whether each epoch has an order of its own.
-        seed: Of the orders.
+        seed: Of the orders; None where nobody has chosen one.
         drop_last: Whether a last step that is not full is left out.
         indices: The part of the data set that is used; None for all.
         options: Further keywords for DataLoader.
@@ -109,7 +112,7 @@ class Settings(NamedTuple):
     is_stream: bool
     batch_size: int
     shuffle: bool
-    seed: int
+    seed: int | None
     drop_last: bool
     indices: Any
     options: dict[str, Any]
@@ -133,6 +136,7 @@ class Loader:
         self.weight, self.samples = 1.0, 0
         self.epoch, self.consumed = 0, 0
         self._stream: Any = None  # state of the stream at this place
+        self._agreed_seed: int | None = None  # of a checkpoint, or of rank 0, where nobody has chosen one
         self._continues = True  # whether the next loop begins at this place, and not with another epoch
         self._agreed = False
         self._torch_loader: Any = None
@@ -148,6 +152,14 @@ class Loader:
     def batch_size(self) -> int:
         """Samples per rank and batch."""
         return self._settings.batch_size
+
+    @property
+    def seed(self) -> int:
+        """Seed of the orders: what was chosen, or is that of a checkpoint, or was given to `ezpz.setup_torch`."""
+        from ezpz.dist.seeds import run_seed
+
+        chosen = self._agreed_seed if self._settings.seed is None else self._settings.seed
+        return run_seed() if chosen is None else chosen
 
     def __len__(self) -> int:
         """Return the batches of a whole epoch; a stream without a length has none (TypeError)."""
@@ -247,7 +259,9 @@ class Loader:
 
         A line says where, and whether anything about it cannot be exact.
         """
-        saved, own = Consumed(**state), self._consumed()
+        saved = Consumed(**state)
+        self._take_seed(saved)
+        own = self._consumed()
         place = saved.place_in(own.samples)
         doubts = saved.doubts(own)
         if doubts:
@@ -260,11 +274,22 @@ class Loader:
             self.epoch, self.consumed = self.epoch + 1, 0
         self._continues = True
 
+    def _take_seed(self, saved: Consumed) -> None:
+        """Go on with the seed of a checkpoint where nobody has chosen one."""
+        if self._settings.seed is not None or saved.kind == "positions":
+            return
+        if saved.seed != self.seed and (saved.shuffle or saved.kind == "stream"):
+            logger.info(
+                f"data: seed={saved.seed} (from the checkpoint), in whose order they go on, and not {self.seed} (from "
+                f"setup_torch); prepare(…, seed={self.seed}) would change it."
+            )
+        self._agreed_seed = saved.seed
+
     def _consumed(self) -> Consumed:
         how = self._settings
         samples = 0 if how.is_stream else self._length()
         kind = "stream" if how.is_stream else "samples"
-        return Consumed(kind, self.epoch, self.consumed, samples, how.seed, how.shuffle, self._stream)
+        return Consumed(kind, self.epoch, self.consumed, samples, self.seed, how.shuffle, self._stream)
 
     def _length(self) -> int:
         how = self._settings
@@ -272,20 +297,20 @@ class Loader:
 
     def _agree(self, cut: Cut) -> None:
         """Make sure that all ranks cut the same data; collective, once."""
-        from ezpz.dist import all_ranks_agree
+        from ezpz.train.data.alike import compare_samples, compare_settings
 
         if self._agreed:
             return
         self._agreed = True
         how = self._settings
         samples = None if how.is_stream else self._length()
-        mine = (samples, how.batch_size, cut.accumulate, how.shuffle, how.seed, how.drop_last)
-        if not all_ranks_agree(mine):
-            raise UsageError(
-                f"ranks have different data: here are samples={samples} batch_size={how.batch_size} "
-                f"shuffle={how.shuffle} seed={how.seed} (from prepare); expected the same on all ranks, because "
-                "prepare cuts them over ranks itself. Give it the whole data set on every rank."
-            )
+        mine = {"samples": samples, "batch_size": how.batch_size, "accumulate": cut.accumulate, "shuffle": how.shuffle}
+        seed = compare_settings({**mine, "drop_last": how.drop_last}, self.seed, is_chosen=how.seed is not None)
+        if how.seed is None:
+            self._agreed_seed = seed
+        if not how.is_stream:
+            data = how.dataset.elements if isinstance(how.dataset, _Loaded) else how.dataset
+            compare_samples(data, how.indices)
 
     # Data with a length: the main process knows which samples come, and workers load them.
 
@@ -296,9 +321,9 @@ class Loader:
             return iter(())
         loader = self._map_loader()
         loader.batch_sampler.slots = lambda: cut.slots(begin, samples, drop_last=drop)
-        loader.batch_sampler.order = self._epoch_order()
+        loader.batch_sampler.order, loader.batch_sampler.least = self._epoch_order(), cut.least
         # Workers of one replica draw the same numbers, and those of others draw others.
-        loader.generator.manual_seed(epoch_seed(self._settings.seed, self.epoch, 1 + cut.rank))
+        loader.generator.manual_seed(epoch_seed(self.seed, self.epoch, 1 + cut.rank))
         return self._counted(loader, cut.slots(begin, samples, drop_last=drop), cut, begin)
 
     @staticmethod
@@ -313,7 +338,7 @@ class Loader:
         how = self._settings
         if not how.shuffle:
             return None if how.indices is None else how.indices
-        order = epoch_order(self._length(), how.seed, self.epoch)
+        order = epoch_order(self._length(), self.seed, self.epoch)
         return order if how.indices is None else how.indices[order]
 
     def _map_loader(self) -> Any:
@@ -349,6 +374,8 @@ class Loader:
         import torch
         from torch.utils.data import DataLoader
 
+        from ezpz.train.data.alike import FirstSamples
+        from ezpz.train.data.own_numbers import drawn_apart
         from ezpz.train.data.streams import StreamParts
 
         how, begin = self._settings, self.consumed
@@ -357,17 +384,23 @@ class Loader:
         workers = options.get("num_workers", 0)
         if workers > 1:
             options["num_workers"] = 1
-            if not self._agreed_on_stream:
+            if not self._read_a_stream:
                 logger.info(f"a stream is read by one worker per rank instead of {workers}: each would read all of it")
-        parts = StreamParts(how.dataset, cut, collate, skip=begin, state=self._stream, drop_last=how.drop_last)
-        # Every rank's worker draws the same numbers: a stream that shuffles itself must be the same on all ranks.
-        generator = torch.Generator().manual_seed(epoch_seed(how.seed, self.epoch, 1))
+        self._read_a_stream = True
+        firsts = FirstSamples(self.epoch)
+        place = {"skip": begin, "state": self._stream}
+        parts = StreamParts(
+            *(how.dataset, cut, collate), **place, drop_last=how.drop_last, compares=firsts.are_compared
+        )
+        # All ranks draw the same numbers for it: a stream that shuffles itself must be the same on all ranks.
+        generator, same = (torch.Generator().manual_seed(epoch_seed(self.seed, self.epoch, 1)) for _ in range(2))
         loader = DataLoader(parts, batch_size=None, collate_fn=_as_it_is, generator=generator, **options)
-        return self._counted_parts(loader, cut, begin)
+        found = loader if options.get("num_workers") else drawn_apart(loader, same)
+        return self._counted_parts(found, firsts, cut, begin)
 
-    _agreed_on_stream = False
+    _read_a_stream = False
 
-    def _counted_parts(self, loader: Any, cut: Cut, consumed: int) -> Iterator[Batch]:
+    def _counted_parts(self, loader: Iterable[Any], firsts: FirstSamples, cut: Cut, consumed: int) -> Iterator[Batch]:
         skipped = consumed if self._stream is None else 0
         start = perf_counter()
         if skipped:
@@ -380,30 +413,22 @@ class Loader:
                 f"epoch {self.epoch}: {why}, so that its first {skipped:,} samples are read again and dropped, on "
                 f"every rank. {cure} would continue at once."
             )
+        number = 0
         for number, part in enumerate(loader, 1):
             if number == 1:
-                self._agree_on_stream(part.digest)
+                firsts.compare_first(part.digest)
                 if skipped and perf_counter() - start > _SLOW_SKIP:
                     logger.info(f"{skipped:,} samples were read and dropped in {perf_counter() - start:.1f} s")
+            if (number - 1) % cut.accumulate == 0:
+                firsts.add(part.digest)
             ends = number % cut.accumulate == 0
             consumed += part.total if ends else 0
             share = part.samples * cut.ranks / part.total
             is_even = cut.is_even(part.total)
             yield Batch(part.batch, part.samples, part.total, share, consumed, ends, part.state, is_even)
-
-    def _agree_on_stream(self, digest: str) -> None:
-        """Make sure that all ranks read the same stream; collective, once."""
-        from ezpz.dist import all_ranks_agree
-
-        if self._agreed_on_stream:
-            return
-        self._agreed_on_stream = True
-        if not all_ranks_agree(digest):
-            raise UsageError(
-                "ranks read different streams: their first samples differ (from prepare); expected the same stream on "
-                "all ranks, of which prepare gives each its part. Leave out what shares the stream out already "
-                "(split_dataset_by_node, a rank in the data set), or seed what shuffles it."
-            )
+        if not number:
+            firsts.compare_first()
+        firsts.compare_all()
 
 
 def _summed_up(batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -413,29 +438,31 @@ def _summed_up(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 class _RankIndices:
-    """The batch sampler: indices of this rank's samples, and one to be repeated where there is none."""
+    """The batch sampler: indices of this rank's samples, and some to be repeated where there are none."""
 
     def __init__(self) -> None:
         self.slots: Callable[[], Iterator[Slot]] = lambda: iter(())
         self.order: Any = None
+        self.least = 1  # samples of a batch that does not count
 
     def __iter__(self) -> Iterator[list[int]]:
         for slot in self.slots():
-            stop = max(slot.stop, slot.start + 1)
-            yield list(range(slot.start, stop)) if self.order is None else self.order[slot.start : stop].tolist()
+            stop = slot.stop if slot.samples else slot.start + min(slot.total, self.least)
+            found = list(range(slot.start, stop)) if self.order is None else self.order[slot.start : stop].tolist()
+            yield found
 
 
 class _Loaded:
     """A list whose elements a function turns into samples."""
 
     def __init__(self, elements: Any, load: Callable[[Any], Any]) -> None:
-        self._elements, self._load = elements, load
+        self.elements, self._load = elements, load
 
     def __len__(self) -> int:
-        return len(self._elements)
+        return len(self.elements)
 
     def __getitem__(self, index: int) -> Any:
-        return self._load(self._elements[index])
+        return self._load(self.elements[index])
 
 
 def _collate() -> Callable[[list[Any]], Any]:
@@ -495,14 +522,14 @@ def _of_loader(loader: Any) -> Settings:
                 "a DataLoader with batch_size=None yields what its stream makes, and nothing tells how many samples "
                 "that is (from prepare); expected a batch size. Let the stream yield samples."
             )
-        return Settings(loader.dataset, True, size, False, seed or 0, loader.drop_last, None, options)
+        return Settings(loader.dataset, True, size, False, seed, loader.drop_last, None, options)
     batches = loader.batch_sampler
     if not _is_one_of(batches, "BatchSampler"):
         raise UsageError(_unknown(batches, "batch sampler"))
     shuffle, own_seed, indices = _order_of(batches.sampler, loader.dataset)
     chosen = own_seed if own_seed is not None else seed
     size, drop = batches.batch_size, batches.drop_last
-    return Settings(loader.dataset, False, size, shuffle, chosen or 0, drop, indices, options)
+    return Settings(loader.dataset, False, size, shuffle, chosen, drop, indices, options)
 
 
 def _order_of(sampler: Any, dataset: Any) -> tuple[bool, int | None, Any]:
@@ -554,7 +581,7 @@ def _seed_of(generator: Any) -> int | None:
 
 
 def _of_data(  # noqa: PLR0917  # the arguments of `prepare`
-    data: Any, batch_size: int, shuffle: bool | None, seed: int, load: Any, loader: dict[str, Any]
+    data: Any, batch_size: int, shuffle: bool | None, seed: int | None, load: Any, loader: dict[str, Any]
 ) -> Settings:
     """Return the settings of data without a DataLoader.
 

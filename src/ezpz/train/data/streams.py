@@ -1,16 +1,19 @@
 """Cut a stream, whose samples come one after the other, over ranks.
 
-Every rank reads the whole stream and keeps its own samples: sample i of a step belongs to slot i modulo their number.
-So no sample is lost or seen twice, whatever the number of ranks, and the end is known to all ranks at the same step.
+Every rank reads the whole stream and keeps its own samples, whose slots follow from their place in the step
+(`Cut.slot_of`). So no sample is lost or seen twice, whatever the number of ranks, and the end is known to all ranks at
+the same step.
 """
 
 from __future__ import annotations
 
 import pickle
-from hashlib import blake2b
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from torch.utils.data import IterableDataset
+
+from ezpz.train.data.checksum import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,21 +29,29 @@ class Part(NamedTuple):
         samples: How many of it count.
         total: Samples of the whole step, on all ranks.
         state: Of the stream after the step, with its last batch; None where it has none.
-        digest: Of the stream's first sample, with the first batch.
+        digest: Of the step's first sample, with its first batch; 0 where it has none, or nobody compares.
     """
 
     batch: Any
     samples: int
     total: int
     state: Any
-    digest: str
+    digest: int
 
 
 class StreamParts(IterableDataset[Part]):  # type: ignore[misc]  # torch is not type-checked
     """Yields the batches of this rank from a place on; read by one worker, or by the process itself."""
 
     def __init__(
-        self, stream: Any, cut: Cut, collate: Callable[[list[Any]], Any], *, skip: int, state: Any, drop_last: bool
+        self,
+        stream: Any,
+        cut: Cut,
+        collate: Callable[[list[Any]], Any],
+        *,
+        skip: int,
+        state: Any,
+        drop_last: bool,
+        compares: bool = False,
     ) -> None:
         """Describe the rest of an epoch.
 
@@ -51,9 +62,11 @@ class StreamParts(IterableDataset[Part]):  # type: ignore[misc]  # torch is not 
             skip: Samples consumed before.
             state: Of the stream after them, which makes the skip unnecessary; None reads and drops them.
             drop_last: Leave out a last step that is not full.
+            compares: Whether to take digests.
         """
         self._stream, self._cut, self._collate = stream, cut, collate
         self._skip, self._state, self._drop_last = skip, state, drop_last
+        self._compares = compares
 
     def __iter__(self) -> Iterator[Part]:
         """Read."""
@@ -63,38 +76,63 @@ class StreamParts(IterableDataset[Part]):  # type: ignore[misc]  # torch is not 
         if self._state is None:
             for _ in zip(range(self._skip), samples, strict=False):
                 pass
-        digest = "-"
+        ahead: list[Any] = []  # read already, for the step that comes
         while True:
-            step = self._read_step(samples)
+            step = self._read_step(chain(ahead, samples))
             if not step.total or (self._drop_last and step.total < self._cut.step):
                 return
             state = _state_of(self._stream, samples)
-            digest = _digest(step.first) if digest else ""
+            ahead = list(islice(samples, 2)) if self._cut.avoids_one and not self._drop_last else []
+            if self._cut.leaves_one(step.total + len(ahead)):
+                ahead, state = [step.leave_one(self._cut), *ahead], None
+            digest = digest_of(step.few[0]) if self._compares else 0
             last = self._cut.accumulate - 1
             for micro, mine in enumerate(step.mine):
-                batch = self._collate(mine or [step.first])
+                batch = self._collate(mine or step.few)
                 yield Part(batch, len(mine), step.total, state if micro == last else None, digest)
-                digest = ""
+                digest = 0
 
     def _read_step(self, samples: Iterator[Any]) -> _Step:
         cut = self._cut
-        parts = cut.ranks * cut.accumulate
-        step = _Step([[] for _ in range(cut.accumulate)])
+        step = _Step(cut.accumulate)
         for index, sample in zip(range(cut.step), samples, strict=False):
-            if not index:
-                step.first = sample
-            micro, rank = divmod(index % parts, cut.ranks)
-            if rank == cut.rank:
-                step.mine[micro].append(sample)
-            step.total = index + 1
+            if index < cut.least:
+                step.few.append(sample)
+            step.total, step.last = index + 1, sample
+            step.give(cut, cut.slot_of(index))
+        if cut.is_left_alone(step.total):
+            alone = cut.slot_of(step.total - 1)
+            step.take_back(cut, alone)
+            step.give(cut, alone - 1)
         return step
 
 
 class _Step:
-    def __init__(self, mine: list[list[Any]]) -> None:
-        self.mine = mine
-        self.first: Any = None
+    """Samples of one step: those of this rank, per batch, and the first ones of all and the last."""
+
+    def __init__(self, batches: int) -> None:
+        self.mine: list[list[Any]] = [[] for _ in range(batches)]
+        self.few: list[Any] = []
+        self.last: Any = None
         self.total = 0
+
+    def give(self, cut: Cut, slot: int) -> None:
+        """Give the last sample to a slot."""
+        micro, rank = divmod(slot, cut.ranks)
+        if rank == cut.rank:
+            self.mine[micro].append(self.last)
+
+    def take_back(self, cut: Cut, slot: int) -> None:
+        """Take the last sample from a slot."""
+        micro, rank = divmod(slot, cut.ranks)
+        if rank == cut.rank:
+            self.mine[micro].pop()
+
+    def leave_one(self, cut: Cut) -> Any:
+        """Take the last sample out of the step, and return it."""
+        self.take_back(cut, cut.slot_of(self.total - 1))
+        self.total -= 1
+        return self.last
 
 
 def has_state(stream: Any) -> bool:
@@ -142,11 +180,3 @@ def _state_of(stream: Any, samples: Any) -> Any:
         if has_state(each):
             return pickle.loads(pickle.dumps((kind, each.state_dict())))  # noqa: S301  # what was pickled right here
     return None
-
-
-def _digest(sample: Any) -> str:
-    """Return a digest of a sample; "" if it cannot be pickled."""
-    try:
-        return blake2b(pickle.dumps(sample), digest_size=8).hexdigest()
-    except Exception:  # noqa: BLE001  # a sample may be anything, and this is only a comparison
-        return ""
