@@ -174,6 +174,14 @@ def test_tied_weights_and_a_run_before_its_first_step(folder):
     assert other.train(2, 2) == unbroken[2:]
 
 
+@four
+def test_untied_weights_are_refused_by_a_tied_model_on_all_ranks(folder):
+    path = Run("fsdp", folder).checkpoints.save(0)
+    with pytest.raises(UsageError, match=r"is no copy of .*, as in this model") as refused:
+        Checkpoints(folder, model=Run("fsdp", folder, tied=True).model).load(path)
+    assert len(set(ezpz.gather_objects(str(refused.value)))) == 1
+
+
 class Noise(nn.Module):
     def __init__(self):
         super().__init__()

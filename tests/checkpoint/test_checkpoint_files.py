@@ -22,6 +22,7 @@ import ezpz
 from ezpz.checkpoint import Checkpoints, choose, describe, find_latest, storage
 from ezpz.checkpoint.manifest import Damaged, read_manifest
 from ezpz.errors import EzpzError, UsageError
+from ezpz.train import Loop
 
 torch = pytest.importorskip("torch")
 
@@ -379,6 +380,114 @@ def test_a_schedule_groups_and_objects_must_be_in_it(saved):
     with pytest.raises(UsageError, match="it has no state 'scaler'; it has none"):
         Checkpoints(saved, model=model, optimizer=one, state={"scaler": torch.amp.GradScaler("cpu")}).load(path)
     assert Checkpoints(saved, model=model).load(path) == 2  # the weights alone
+
+
+class Rows(list):
+    """A history that keeps its rows."""
+
+    def update(self, row, **_):
+        self.append(row)
+
+    def sync(self):
+        pass
+
+
+def in_a_loop(folder, steps, *, lr=0.1, resume=None, given=(), has_schedule=True):
+    """Train by a loop; return losses, rates, and the checkpoints, to which ``given`` of its objects were given."""
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1 / (1 + done)) if has_schedule else None
+    own = {"optimizer": optimizer, "schedule": schedule}
+    checkpoints = Checkpoints(folder, model=model, **{name: own[name] for name in given})
+
+    def batches(position):
+        return torch.randn(2, 4, generator=torch.Generator().manual_seed(position))
+
+    rows = Rows()
+    options = {"steps": steps, "batch_size": 2, "schedule": schedule, "save_every": 4, "log_every": 1000}
+    Loop(
+        model,
+        optimizer,
+        lambda net, x: net(x).pow(2).mean(),
+        batches,
+        checkpoints=checkpoints,
+        resume=resume,
+        **options,
+    ).run(rows)
+    return [(row["loss"], row["lr"]) for row in rows], checkpoints
+
+
+@pytest.mark.parametrize("given", [(), ("optimizer",), ("schedule",), ("optimizer", "schedule")])
+def test_a_loop_has_its_optimizer_and_schedule_saved_whoever_was_given_them(tmp_path, given):
+    unbroken, _ = in_a_loop(tmp_path / "unbroken", 8)
+    _, checkpoints = in_a_loop(tmp_path, 4, given=given)
+    resumed, _ = in_a_loop(tmp_path, 8, resume=checkpoints.latest, given=given)
+    assert resumed == unbroken[4:]
+
+
+def test_a_checkpoint_without_what_a_loop_has_loads_with_a_line(tmp_path, capsys):
+    model = torch.nn.Linear(4, 4)
+    path = Checkpoints(tmp_path, model=model).save(4)
+    rows, _ = in_a_loop(tmp_path, 8, resume=path)
+    assert rows[0][1] == 0.1
+    told = capsys.readouterr().out
+    assert f"{path}: it has no optimizer: the loop's begins anew" in told
+    assert f"{path}: it has no schedule: the loop's begins anew" in told
+    with pytest.raises(UsageError, match="it has no optimizer, and SGD is to be loaded"):
+        in_a_loop(tmp_path, 8, resume=path, given=("optimizer",))
+
+
+def test_checkpoints_and_a_loop_with_two_optimizers_are_refused(tmp_path):
+    model, checkpoints = make(tmp_path)
+    told = r"Checkpoints saves another optimizer \(AdamW\) than the one that Loop uses \(SGD\)"
+    with pytest.raises(UsageError, match=told):
+        Loop(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            lambda net, x: net(x).sum(),
+            lambda _: torch.ones(1, 8),
+            steps=1,
+            batch_size=1,
+            checkpoints=checkpoints,
+        )
+
+
+@pytest.mark.parametrize("has_schedule", [False, True])
+def test_a_learning_rate_that_a_resume_does_not_use_is_told(tmp_path, capsys, has_schedule):
+    unbroken, _ = in_a_loop(tmp_path / "unbroken", 8, has_schedule=has_schedule)
+    _, checkpoints = in_a_loop(tmp_path, 4, has_schedule=has_schedule)
+    capsys.readouterr()
+    assert in_a_loop(tmp_path, 8, resume=checkpoints.latest, has_schedule=has_schedule)[0] == unbroken[4:]
+    assert "learning rate" not in capsys.readouterr().out
+    again, _ = in_a_loop(tmp_path, 8, lr=0.5, resume=checkpoints.latest, has_schedule=has_schedule)
+    assert again == unbroken[4:]
+    assert "its learning rate counts, 0.1; 0.5, given now, is not used" in capsys.readouterr().out
+
+
+def tied_model(*, tied):
+    model = torch.nn.ModuleDict({"embed": torch.nn.Embedding(6, 4), "head": torch.nn.Linear(4, 6, bias=False)})
+    if tied:
+        model["head"].weight = model["embed"].weight
+    return model
+
+
+def test_weights_of_an_untied_model_are_refused_by_a_tied_one(tmp_path):
+    untied = tied_model(tied=False)
+    path = Checkpoints(tmp_path, model=untied).save(1)
+    model = tied_model(tied=True)
+    before = model["embed"].weight.clone()
+    with pytest.raises(UsageError, match=r"its head.weight is no copy of embed.weight, as in this model"):
+        Checkpoints(tmp_path, model=model).load(path)
+    assert torch.equal(model["embed"].weight, before)
+    with torch.no_grad():
+        untied["head"].weight.copy_(untied["embed"].weight)
+        untied["embed"].weight[0, 0] = untied["head"].weight[0, 0] = float("nan")
+    again = Checkpoints(tmp_path, model=untied).save(2)
+    assert Checkpoints(tmp_path, model=model).load(again) == 2
+    both = Checkpoints(tmp_path, model=model).save(3)
+    assert Checkpoints(tmp_path, model=untied).load(both) == 3  # each takes its copy
+    assert torch.equal(untied["head"].weight.nan_to_num(), model["embed"].weight.nan_to_num())
 
 
 def regrouped_run(folder, kinds, *, steps=3, load=None, lr=0.1):

@@ -165,6 +165,8 @@ from ezpz.train import Loop
 class Saves:
     def include(self, name, stateful, *, optional=False):
         pass
+    def complete(self, *, optimizer, schedule):
+        pass
     def save(self, step, *, wait=False):
         if ezpz.get_rank() == 0:
             print("saved", step, flush=True)

@@ -286,6 +286,9 @@ class Saves:
     def include(self, name, stateful, *, optional=False):
         pass
 
+    def complete(self, *, optimizer, schedule):
+        pass
+
     def save(self, step, *, wait=False):
         self.steps.append((step, wait))
 

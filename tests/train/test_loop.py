@@ -47,6 +47,8 @@ SCRIPT = """
     class Saves:
         def include(self, name, stateful, *, optional=False):
             pass
+        def complete(self, *, optimizer, schedule):
+            pass
         def save(self, step, *, wait=False):
             time.sleep(float(sys.argv[2]))
             print(f"saved {step} {wait}", flush=True)

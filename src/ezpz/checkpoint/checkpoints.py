@@ -13,7 +13,7 @@ import torch
 
 from ezpz import __version__
 from ezpz.checkpoint import optimizers, storage
-from ezpz.checkpoint.contents import Contents, over_ranks, staged
+from ezpz.checkpoint.contents import Contents, differing, over_ranks, staged
 from ezpz.checkpoint.digests import verify_in_ranks, was_just_verified
 from ezpz.checkpoint.finding import complete_in, folder_of, is_folder, is_there, look_at
 from ezpz.checkpoint.folder import Draft, begin, discard, problem_of, prune, seal
@@ -64,6 +64,7 @@ def load(path: Path, contents: Contents, together: Together, *, verify: bool) ->
         problem = f".metadata is damaged, it seems: {_in_words(error)}"
     try:
         together.agree(_refusal(path, problem))
+        together.agree(_refusal(path, _tied_otherwise(contents, path, metadata, together)))
     except UsageError:
         _undo(loading)
         raise
@@ -71,7 +72,7 @@ def load(path: Path, contents: Contents, together: Together, *, verify: bool) ->
         raise AssertionError(problem)  # it was refused
     try:
         storage.read(loading.tensors, path, metadata, together)
-        contents.apply(loading, layout)
+        remarks = contents.apply(loading, layout, manifest)
     except Exception as error:  # as above
         if is_sound and not isinstance(error, storage.StorageError):
             raise
@@ -80,8 +81,21 @@ def load(path: Path, contents: Contents, together: Together, *, verify: bool) ->
             f"cannot load {path}: {problem}; expected files as they were written. The model may be changed in part: "
             "start again from another checkpoint."
         ) from error
-    _tell(path, manifest, layout)
+    _tell(path, manifest, layout, remarks)
     return manifest.step
+
+
+def _tied_otherwise(contents: Contents, path: Path, metadata: Any, together: Together) -> str:
+    """Say which weights of a checkpoint would end up in one tensor although they differ; collective."""
+    tied = sorted({names for each in together.gather(contents.tied()) for names in each})
+    if not tied:
+        return ""
+    scratch = contents.scratch(name for names in tied for name in names)
+    try:
+        storage.read({"model": scratch}, path, metadata, together)
+    except storage.StorageError as error:
+        return str(error)
+    return differing(tied, scratch)
 
 
 def _look(path: Path, together: Together) -> Manifest:
@@ -136,8 +150,10 @@ def _undo(loading: Loading | None) -> None:
         loading.optimizer.undo()
 
 
-def _tell(path: Path, manifest: Manifest, layout: Layout) -> None:
+def _tell(path: Path, manifest: Manifest, layout: Layout, remarks: list[str]) -> None:
     logger.info(f"loaded {path}: step {manifest.step}, saved {manifest.saved}")
+    for remark in remarks:
+        logger.warning(f"{path}: {remark}")
     if layout.is_that_of(manifest):
         return
     before, now = (
@@ -383,6 +399,40 @@ class Checkpoints:
         self._contents.state[name] = stateful
         if optional:
             self._contents.optional.add(name)
+
+    def complete(self, *, optimizer: Any = None, schedule: Any = None) -> None:
+        """Save and load these too, where none were given: `ezpz.train.Loop` calls it with its own.
+
+        Checkpoints that lack them load all the same, with a line that says what begins anew.
+
+        Args:
+            optimizer: Of torch; another kind, as DeepSpeed's, is not saved, and a line says so.
+            schedule: Likewise, one with ``state_dict`` and ``load_state_dict``.
+
+        Raises:
+            UsageError: This saves another optimizer or schedule.
+        """
+        contents = self._contents
+        can = {
+            "optimizer": isinstance(optimizer, torch.optim.Optimizer),
+            "schedule": hasattr(schedule, "state_dict") and hasattr(schedule, "load_state_dict"),
+        }
+        for what, given, own in (
+            ("optimizer", optimizer, contents.optimizer),
+            ("schedule", schedule, contents.schedule),
+        ):
+            if given is None or given is own:
+                continue
+            if own is not None:
+                raise UsageError(
+                    f"Checkpoints saves another {what} ({type(own).__name__}) than the one that Loop uses "
+                    f"({type(given).__name__}); expected the same object. Leave {what}= out of Checkpoints(…), which "
+                    "takes the loop's."
+                )
+            if can[what]:
+                self._contents = self._contents._replace(**{what: given}, completed=self._contents.completed | {what})
+            else:
+                logger.warning(f"checkpoints hold no {what}: {type(given).__name__} is none that they can save")
 
     @property
     def latest(self) -> Path | None:

@@ -26,6 +26,8 @@ from ezpz.checkpoint.packing import pack, unpack
 from ezpz.checkpoint.storage import places_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import nn
 
     from ezpz.checkpoint.layout import Layout
@@ -89,7 +91,7 @@ def _of_device(device_type: str) -> Any:
     return module if hasattr(module, "get_rng_state") and hasattr(module, "set_rng_state") else None
 
 
-__all__ = ["Contents", "Fingerprint", "Loading", "Stateful", "over_ranks", "staged"]
+__all__ = ["Contents", "Fingerprint", "Loading", "Stateful", "differing", "over_ranks", "staged"]
 
 Fingerprint = dict[str, list[Any]]
 
@@ -130,6 +132,9 @@ class Contents(NamedTuple):
     state: dict[str, Stateful]
     device_type: str
     optional: set[str]  # of ``state``, what a checkpoint may lack
+    completed: frozenset[str] = (
+        frozenset()
+    )  # of optimizer and schedule, what came with a loop: a checkpoint may lack it
 
     def collect(self) -> tuple[dict[str, Any], Fingerprint]:
         """Return this rank's model and optimizer as nested dictionaries of the live tensors, and the fingerprint."""
@@ -172,16 +177,33 @@ class Contents(NamedTuple):
         if differences:
             more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
             return f"it is of another model: {'; '.join(differences[:3])}{more}"
-        if self.optimizer is not None:
+        if self.optimizer is not None and not self._begins_anew("optimizer", manifest.optimizer):
             is_whole = fingerprint == self.fingerprint()  # stages of a pipeline count their own parameters
             problem = optimizers.objection(self.optimizer, manifest.optimizer, is_whole=is_whole)
             if problem:
                 return problem
         schedule = type(self.schedule).__name__ if self.schedule is not None else ""
-        if schedule and schedule != manifest.schedule:
+        if schedule and schedule != manifest.schedule and not self._begins_anew("schedule", manifest.schedule):
             return f"its schedule is {manifest.schedule or 'none'}, and this one is {schedule}"
         lacking = sorted(self.state.keys() - set(manifest.state) - self.optional)
         return f"it has no state {lacking[0]!r}; it has {', '.join(manifest.state) or 'none'}" if lacking else ""
+
+    def _begins_anew(self, what: str, saved: object) -> bool:
+        return not saved and what in self.completed
+
+    def tied(self) -> list[tuple[str, ...]]:
+        """Return the names of weights of which the model has one under several names, as far as this rank can see."""
+        names: dict[Any, list[str]] = {}
+        for name, value in get_model_state_dict(self.model).items():
+            if _is_tensor(value) and _local(value).numel():
+                part = _local(value)
+                names.setdefault((part.data_ptr(), part.stride(), part.shape, value.shape), []).append(name)
+        return [tuple(each) for each in names.values() if len(each) > 1]
+
+    def scratch(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return tensors to fill, as those of the model that this rank has under these names."""
+        model = get_model_state_dict(self.model)
+        return {name: torch.empty_like(model[name]) for name in names if name in model}
 
     def prepare(self, manifest: Manifest, metadata: Any, layout: Layout) -> Loading:
         """Return tensors to fill: the model's own, and new ones for the rest."""
@@ -206,14 +228,15 @@ class Contents(NamedTuple):
         problem = f"its optimizer is another one: {prepared.problem}" if prepared.problem else ""
         return Loading({**tensors, "optimizer": prepared.tensors}, prepared, source, problem)
 
-    def apply(self, loading: Loading, layout: Layout) -> None:
-        """Let every object take up what the filled tensors hold; random numbers last."""
+    def apply(self, loading: Loading, layout: Layout, manifest: Manifest) -> list[str]:
+        """Let every object take up what the filled tensors hold, random numbers last; return what to tell of it."""
+        given = self._given_rates()
         extra = {name: unpack(value) for name, value in loading.tensors.get("extra", {}).items()}
         set_model_state_dict(self.model, {**loading.tensors["model"], **extra})
         (objects,) = map(unpack, loading.tensors["objects"].values())
         if loading.optimizer is not None:
             optimizers.apply(loading.optimizer, objects["groups"])
-        if self.schedule is not None:
+        if self.schedule is not None and "schedule" in objects:
             origins = loading.optimizer.sources if loading.optimizer is not None else []
             self.schedule.load_state_dict(
                 optimizers.regrouped(objects["schedule"], len(objects.get("groups", ())), origins)
@@ -226,6 +249,50 @@ class Contents(NamedTuple):
             derive(random, f"data-parallel place {layout.place}", self.device_type)
         else:
             restore(random, self.device_type)
+        saved = {"optimizer": manifest.optimizer, "schedule": manifest.schedule}
+        anew = [what for what in sorted(self.completed) if self._begins_anew(what, saved[what])]
+        return [f"it has no {what}: the loop's begins anew, as in step 0" for what in anew] + self._unused(given)
+
+    def _given_rates(self) -> list[float]:
+        """Return the learning rates that groups began with; none where a schedule of which this knows nothing rules."""
+        if self.optimizer is None:
+            return []
+        groups = self.optimizer.param_groups
+        if self.schedule is None and any("initial_lr" in group for group in groups):
+            return []
+        return [float(group.get("initial_lr", group.get("lr", 0.0))) for group in groups]
+
+    def _unused(self, given: list[float]) -> list[str]:
+        """Say that learning rates given to the optimizer are not those of the checkpoint, which count."""
+        counts = self._given_rates()
+        if not given or not counts or given == counts:
+            return []
+        now, then = (" and ".join(dict.fromkeys(f"{rate:g}" for rate in rates)) for rates in (given, counts))
+        return [f"its learning rate counts, {then}; {now}, given now, is not used"]
+
+
+def differing(tied: Iterable[tuple[str, ...]], filled: Mapping[str, Any]) -> str:
+    """Say which weights are several in a checkpoint and one in this model; "" if there are none.
+
+    Args:
+        tied: Names of weights that are one here.
+        filled: What the checkpoint has under them.
+    """
+    for first, *others in tied:
+        for other in others:
+            if first in filled and not _are_equal(filled[first], filled[other]):
+                return f"its {other} is no copy of {first}, as in this model"
+    return ""
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Compare bytes, so that NaN is equal to itself."""
+    parts = [_local(each).contiguous().reshape(-1).view(torch.uint8) for each in (one, other)]
+    return bool(torch.equal(*parts))
+
+
+def _local(value: Any) -> Any:
+    return value.to_local() if hasattr(value, "to_local") else value
 
 
 def staged(tree: Any) -> Any:
