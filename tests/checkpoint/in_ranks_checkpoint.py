@@ -182,6 +182,46 @@ def test_untied_weights_are_refused_by_a_tied_model_on_all_ranks(folder):
     assert len(set(ezpz.gather_objects(str(refused.value)))) == 1
 
 
+def norms(case):
+    torch.manual_seed(4)
+    degrees, wishes = CASES[case]
+    layers = [part for _ in range(4) for part in (nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())]
+    return ezpz.wrap_model(nn.Sequential(*layers), wishes["strategy"], ezpz.init_mesh(**degrees), dtype="fp32")
+
+
+@pytest.mark.skipif(WORLD == 1, reason="said of several ranks")
+@pytest.mark.parametrize("case", ["ddp", "fsdp", "hsdp"])
+def test_statistics_in_a_checkpoint_and_in_evaluation_are_the_first_rank_s(case, folder):
+    if case == "hsdp" and WORLD < 4:
+        pytest.skip("said of 4 ranks")
+    model = norms(case)
+    generator = torch.Generator().manual_seed(ezpz.get_rank())
+    for _ in range(3):
+        model(torch.randn(4, 8, generator=generator) + ezpz.get_rank())
+    own = {name: each.clone() for name, each in model.named_buffers()}
+    first = ezpz.broadcast(own)
+    assert ezpz.get_rank() == 0 or any(not torch.equal(own[name], first[name]) for name in own)
+    checkpoints = Checkpoints(folder, model=model)
+    path = checkpoints.save(3)
+    inputs = [torch.randn(4, 8, generator=torch.Generator().manual_seed(9))]
+
+    def loss(net, x):
+        return net(x).pow(2).mean()
+
+    before = ezpz.train.evaluate(model, inputs, loss)
+    other = norms(case)
+    assert Checkpoints(folder, model=other).load(path) == 3
+    assert ezpz.train.evaluate(other, inputs, loss) == before
+    for net in (model, other):
+        assert all(torch.equal(each, first[name]) for name, each in net.named_buffers())
+    model.train()
+    model(torch.randn(4, 8, generator=generator))  # ranks differ again
+    held = ezpz.broadcast({name: each.clone() for name, each in model.named_buffers()})
+    ezpz.train.evaluate(model, inputs, loss)
+    assert all(torch.equal(each, held[name]) for name, each in model.named_buffers())
+    ezpz.init_mesh()
+
+
 class Noise(nn.Module):
     def __init__(self):
         super().__init__()

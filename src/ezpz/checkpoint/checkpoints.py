@@ -21,6 +21,7 @@ from ezpz.checkpoint.layout import current_layout
 from ezpz.checkpoint.manifest import Manifest, Unusable
 from ezpz.checkpoint.packing import digest_of
 from ezpz.checkpoint.together import Together, raise_first
+from ezpz.dist.buffers import share_buffers
 from ezpz.errors import EzpzError, UsageError
 from ezpz.log import get_logger
 from ezpz.progress import Counted, patience, saved
@@ -209,6 +210,7 @@ def prepare_save(contents: Contents, together: Together, base: Path, step: int) 
         EzpzError: The folder cannot be made; on all ranks.
     """
     error, draft, collected = None, None, None
+    share_buffers(contents.model)
     try:
         collected = _collect(contents)
         draft = _begin(base, step) if together.rank == 0 else None

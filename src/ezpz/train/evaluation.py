@@ -36,7 +36,8 @@ def evaluate(
     ranks in every forward pass. The sums of all ranks are added once, at the end.
 
     Args:
-        model: Set to ``eval()`` meanwhile; each part has its own mode again behind that.
+        model: Set to ``eval()`` meanwhile; each part has its own mode again behind that. All ranks use the first one's
+            statistics of batch norms, as in checkpoints.
         batches: What `ezpz.prepare` returned, of which two or three batches are held at once. Or this rank's, perhaps
             none: tensors, or tuples, lists or dicts of them, whose first dimension counts samples. These are all held
             at once, where they are; where that is too much, let them be indices, and ``pick`` make the samples.
@@ -52,8 +53,10 @@ def evaluate(
     import torch
 
     from ezpz.dist import all_reduce
+    from ezpz.dist.buffers import share_buffers
     from ezpz.dist.device import device as own_device
 
+    share_buffers(model)
     device = own_device()
     exact = torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
     found = _of_loader(batches) if isinstance(batches, Loader) else _of_all(batches)
