@@ -1,13 +1,8 @@
 """Let one launch at a time work on a chain of jobs, whatever kills it and wherever it runs.
 
-    lease-000007      {"job": "13", "scheduler": "slurm", "restarts": 0, "host": "n01", "token": "5f3a90c2d41b7e66"}
-
-The file with the highest number names the holder. It is taken with the next number, by a link that fails where another
-was faster, and is never renamed or changed by others: who decides on old knowledge cannot take it from a newer holder.
-A lease is void when it was given back; when the scheduler says that its job is over, and it was not renewed for
-`SILENT` seconds, because some schedulers say so while processes still end; and in any case when it was not renewed for
-`VOID` seconds. Ages are differences of times that the file system itself has set, so that the clocks of hosts do not
-matter. No lock of the file system is used: many of those of clusters have none.
+It is one of `ezpz.lease`, and void when the scheduler says that its job is over and it was not renewed for `SILENT`
+seconds, because some schedulers say so while processes still end; in any case when it was not renewed for `VOID`
+seconds.
 
 Two processes beside the launch keep it, and end with it. One renews it every few seconds by setting its time, and may
 wait for the file system for ever. The other, the guard, touches no file: it ends the launch when a higher number has
@@ -20,10 +15,7 @@ The guard is this file: ``python3 -I -S lease.py PATH EVERY ENDS PID``.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import re
 import select
 import signal
 import sys
@@ -32,7 +24,8 @@ import time
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from ezpz.files import read_object
+from ezpz import lease
+from ezpz.lease import HeldError, age, holder
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -51,25 +44,18 @@ _OBEYS = 5.0  # seconds from the guard's word to SIGTERM, for a launch that does
 _KILLS = 30.0  # and from there to SIGKILL
 _TAKEN = b"taken"
 _LOOK = 1.0  # seconds between looks at a lease that is about to be void
-_NAME = re.compile(r"lease-(\d{6,})\Z")
-_NO_LINKS = (OSError, NotImplementedError)
 _UNHEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP)
 
 
-class HeldError(Exception):
-    """Another holds the lease; its text says who, and until when."""
-
-
-class Lease:
+class Lease(lease.Lease):
     """A lease that this process holds.
 
     Attributes:
-        path: Its file.
         watched: A descriptor that can be read when `lost` may have an answer; -1 while nothing renews the lease.
     """
 
     def __init__(self, path: str, entry: dict[str, Any]) -> None:
-        self.path, self._entry = path, entry
+        super().__init__(path, entry)
         self.watched = -1
         self._guard: subprocess.Popen[bytes] | None = None
         self._lost = ""
@@ -105,17 +91,10 @@ class Lease:
             self._lost = text or "the process that renews it was killed"
         return self._lost
 
-    def is_ours(self) -> bool:
-        """Tell whether no other has taken it: one that was not renewed for long may be lost."""
-        path, entry = holder(os.path.dirname(self.path))
-        return path == self.path and entry.get("token") == self._entry["token"]
-
     def give_back(self) -> None:
         """Let the next one take it at once."""
         self._leave()
-        with contextlib.suppress(OSError):  # it becomes void with time
-            if self.is_ours():
-                _write(self.path, {**self._entry, "given_back": True})
+        super().give_back()
 
     def _leave(self) -> None:
         """Have it renewed no more."""
@@ -136,27 +115,6 @@ def kept() -> Lease | None:
     return _kept[0] if _kept else None
 
 
-def holder(folder: str) -> tuple[str, dict[str, Any]]:
-    """Return the path of the lease that counts and what it says; both empty where there is none."""
-    numbers = _numbers(folder)
-    path = os.path.join(folder, f"lease-{numbers[-1]:06}") if numbers else ""
-    return path, read_object(path) if path else {}
-
-
-def age(path: str) -> float:
-    """Return the seconds since a lease was renewed, by the clock of the file system; 0 where it is gone."""
-    probe = f"{path}.{os.getpid()}-{os.urandom(3).hex()}.now"
-    try:
-        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o660)
-        try:
-            return os.fstat(descriptor).st_mtime - os.stat(path).st_mtime
-        finally:
-            os.close(descriptor)
-            os.unlink(probe)
-    except OSError:
-        return 0.0
-
-
 def take(folder: str, entry: dict[str, Any], is_over: Callable[[dict[str, Any]], bool]) -> Lease:
     """Take the lease of a folder.
 
@@ -169,18 +127,10 @@ def take(folder: str, entry: dict[str, Any], is_over: Callable[[dict[str, Any]],
         HeldError: Another holds it.
         OSError: The folder cannot be written.
     """
-    entry = {**entry, "token": os.urandom(8).hex()}
-    while True:
-        path, held = holder(folder)
-        _wait_until_void(path, held, is_over)
-        taken = _take_next(folder, path, entry)
-        if taken:
-            return Lease(taken, entry)
+    return lease.take(folder, entry, lambda path, held: _wait_until_void(path, held, is_over), Lease)
 
 
 def _wait_until_void(path: str, held: dict[str, Any], is_over: Callable[[dict[str, Any]], bool]) -> None:
-    if not path or held.get("given_back"):
-        return
     over, end = is_over(held), time.monotonic() + PATIENCE
     while True:
         since = age(path)
@@ -193,51 +143,6 @@ def _wait_until_void(path: str, held: dict[str, Any], is_over: Callable[[dict[st
                 f"{since:.0f} s ago{still}; it is void {VOID:.0f} s after the last renewal"
             )
         time.sleep(_LOOK)
-
-
-def _take_next(folder: str, path: str, entry: dict[str, Any]) -> str:
-    """Return the path of the lease that was taken; empty where another was faster."""
-    mine = os.path.join(folder, f"lease-{_number(path) + 1:06}")
-    draft = f"{mine}.{entry['token']}.tmp"
-    _write(draft, entry)
-    try:
-        _link(draft, mine)
-    except FileExistsError:
-        if read_object(mine).get("token") != entry["token"]:  # NFS may report a link that it has made as there already
-            return ""
-    finally:
-        os.unlink(draft)
-    if holder(folder)[0] != mine:  # what was listed first was long ago
-        return ""
-    for number in _numbers(folder)[:-2]:
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(folder, f"lease-{number:06}"))
-    return mine
-
-
-def _link(draft: str, path: str) -> None:
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        raise
-    except _NO_LINKS:  # a file system without hard links: to make a file anew is as atomic
-        with open(draft, "rb") as file, open(path, "xb") as new:
-            new.write(file.read())
-
-
-def _write(path: str, entry: dict[str, Any]) -> None:
-    from ezpz.files import write_whole
-
-    write_whole(path, json.dumps(entry) + "\n", closed=True, sync=True)
-
-
-def _numbers(folder: str) -> list[int]:
-    return sorted(int(found[1]) for found in map(_NAME.match, os.listdir(folder)) if found)
-
-
-def _number(path: str) -> int:
-    found = _NAME.match(os.path.basename(path))
-    return int(found[1]) if found else 0
 
 
 # The guard, and what it has renewing
