@@ -90,8 +90,9 @@ def is_equal(ours, reference):
 
 
 def names_in(folder):
-    """Return what rank 0 sees in the folder of checkpoints, before it or anybody goes on."""
-    return ezpz.broadcast(sorted(path.name for path in (folder / "checkpoints").iterdir()))
+    """Return what rank 0 sees in the folder of checkpoints beside its own lease, before it or anybody goes on."""
+    names = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    return ezpz.broadcast([name for name in names if not name.startswith("lease-")])
 
 
 def near(ours, reference):

@@ -44,6 +44,11 @@ def make(folder, width=8, **more):
     return model, Checkpoints(folder, model=model, optimizer=optimizer, **more)
 
 
+def names_in(folder):
+    """Return what is in a folder of checkpoints beside the lease of the run that saves there."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("lease-"))
+
+
 def step(model, optimizer):
     model(torch.ones(1, model.in_features)).sum().backward()
     optimizer.step()
@@ -93,7 +98,7 @@ def test_the_oldest_go_when_the_new_one_is_complete(tmp_path):
     (tmp_path / "checkpoints" / "step-00000000").mkdir(parents=True)  # not ours
     for number in range(1, 5):
         checkpoints.save(number)
-    assert sorted(path.name for path in checkpoints.folder.iterdir()) == [f"step-{number:08d}" for number in (0, 3, 4)]
+    assert names_in(checkpoints.folder) == [f"step-{number:08d}" for number in (0, 3, 4)]
     _, all_kept = make(tmp_path, keep=0)
     for number in range(5, 9):
         all_kept.save(number)
@@ -289,13 +294,13 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_newest_sound_one_is_taken(sav
     assert "[E][ezpz/checkpoint/finding" in said
     assert f"{newest} is not used: __0_0.distcp is damaged" in said
     assert f"set aside as {aside}" in said
-    assert sorted(path.name for path in first.parent.iterdir()) == [aside.name, first.name]
+    assert names_in(first.parent) == [aside.name, first.name]
     assert choose(str(saved), name="x", outdir=None).checkpoint == find_latest(saved) == first
     assert "is not used" not in capsys.readouterr().out
     _, checkpoints = make(saved, keep=1)
     assert checkpoints.load(first) == 1
     again = checkpoints.save(2)
-    assert sorted(path.name for path in first.parent.iterdir()) == [aside.name, again.name]  # never removed
+    assert names_in(first.parent) == [aside.name, again.name]  # never removed
     flip(again / ".metadata")
     assert choose("auto", name="x", outdir=str(saved)).checkpoint is None
     assert (again.parent / "damaged-step-00000002-2").is_dir()
@@ -610,7 +615,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, asynchronous, capfd)
         with pytest.raises(EzpzError, match=r"cannot save .*step-00000001: rank 0: No space left on device") as failed:
             save_and_wait(checkpoints, 1)
         assert "\n" not in str(failed.value)
-        assert [path.name for path in checkpoints.folder.iterdir()] == ["step-00000000"]
+        assert names_in(checkpoints.folder) == ["step-00000000"]
         assert checkpoints.load(find_latest(disk)) == 0
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         with pytest.raises(UsageError, match=r"cannot save in .* cannot be written"):
@@ -633,7 +638,7 @@ def test_a_save_that_cannot_get_its_name_is_undone(tmp_path, monkeypatch):
         patch.setattr("ezpz.checkpoint.storage.Path.rename", rename)
         with pytest.raises(EzpzError, match="quota exceeded"):
             checkpoints.save(2)
-    assert list(checkpoints.folder.iterdir()) == [before]
+    assert names_in(checkpoints.folder) == [before.name]
 
 
 def test_an_asynchronous_save_of_one_process_holds_its_moment(tmp_path, monkeypatch):

@@ -167,6 +167,8 @@ class Saves:
         pass
     def complete(self, *, optimizer, schedule):
         pass
+    def claim(self):
+        pass
     def save(self, step, *, wait=False):
         if ezpz.get_rank() == 0:
             print("saved", step, flush=True)

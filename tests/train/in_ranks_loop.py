@@ -289,6 +289,9 @@ class Saves:
     def complete(self, *, optimizer, schedule):
         pass
 
+    def claim(self):
+        pass
+
     def save(self, step, *, wait=False):
         self.steps.append((step, wait))
 

@@ -49,6 +49,8 @@ SCRIPT = """
             pass
         def complete(self, *, optimizer, schedule):
             pass
+        def claim(self):
+            pass
         def save(self, step, *, wait=False):
             time.sleep(float(sys.argv[2]))
             print(f"saved {step} {wait}", flush=True)

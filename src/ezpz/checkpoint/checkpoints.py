@@ -19,6 +19,7 @@ from ezpz.checkpoint.finding import complete_in, folder_of, is_folder, is_there,
 from ezpz.checkpoint.folder import Draft, begin, discard, problem_of, prune, seal
 from ezpz.checkpoint.layout import current_layout
 from ezpz.checkpoint.manifest import Manifest, Unusable
+from ezpz.checkpoint.owner import claim
 from ezpz.checkpoint.packing import digest_of
 from ezpz.checkpoint.together import Together, raise_first
 from ezpz.dist.buffers import share_buffers
@@ -172,7 +173,8 @@ def _tell(path: Path, manifest: Manifest, layout: Layout, remarks: list[str]) ->
 
 # One save, in the order that leaves a usable checkpoint whatever happens.
 #
-# 1  all ranks: collect what is to be saved; rank 0: make a hidden folder; all hear whether everybody could
+# 1  all ranks: collect what is to be saved; rank 0: make a hidden folder, unless another run saves there; all hear
+#    whether everybody could
 # 2  all ranks: their parts into it, fsynced         from here on in a thread, when asynchronous
 # 3  rank 0: checkpoint.json, and the folder's name
 # 4  all ranks: hear how it went; rank 0 removes the oldest
@@ -242,6 +244,7 @@ def _collect(contents: Contents) -> tuple[dict[str, Any], Fingerprint, torch.Ten
 
 def _begin(base: Path, step: int) -> Draft:
     try:
+        claim(base)
         return begin(base, step)
     except OSError as error:
         raise _failed(base, error.strerror or str(error)) from error
@@ -435,6 +438,23 @@ class Checkpoints:
                 self._contents = self._contents._replace(**{what: given}, completed=self._contents.completed | {what})
             else:
                 logger.warning(f"checkpoints hold no {what}: {type(given).__name__} is none that they can save")
+
+    def claim(self) -> None:
+        """Refuse at once where another run saves into the folder, which the first save would find; collective.
+
+        Raises:
+            UsageError: Another process, or another job, saves there.
+            EzpzError: The folder cannot be written.
+        """
+        error = None
+        if self._together.rank == 0 and not self._together.is_simulated:
+            try:
+                claim(self.folder)
+            except EzpzError as problem:
+                error = problem
+            except OSError as problem:
+                error = _failed(self.folder, problem.strerror or str(problem))
+        self._together.agree(error)
 
     @property
     def latest(self) -> Path | None:

@@ -251,6 +251,7 @@ class Loop:
         if checkpoints is not None and self._update.scaler is not None:
             checkpoints.include("loss scaler", self._update.scaler)
         if checkpoints is not None:
+            checkpoints.claim()
             checkpoints.complete(optimizer=optimizer, schedule=schedule)
             checkpoints.include("samples consumed", self._feed, optional=True)
         self._start = checkpoints.load(resume) if resume is not None else start
