@@ -28,10 +28,14 @@ def recorded(columns, name):
                 result[row] = decode(json.loads(value))
         elif len(column.dims) > 1:
             cut = value[: columns[f"{name}_len"].data[row]] if f"{name}_len" in columns else value
-            result[row] = [bool(item) for item in cut] if column.attrs.get("dtype") == "bool" else cut
+            result[row] = [bool(item) for item in cut] if is_bool(column) else cut
         elif not (isinstance(value, float) and math.isnan(value)) or f"{name}_present" in columns or column.full:
-            result[row] = bool(value) if column.attrs.get("dtype") == "bool" else value
+            result[row] = bool(value) if is_bool(column) else value
     return result
+
+
+def is_bool(column):
+    return "bool" in {column.attrs.get("dtype"), column.attrs.get("recorded")}
 
 
 @given(st.lists(st.none() | VALUES, min_size=1, max_size=8))
@@ -56,12 +60,18 @@ def alike(one, other):
     )
 
 
-def test_a_sparse_int_is_filled_with_zero_and_a_sparse_metric_lies_at_its_own_steps():
-    found = columns({"n": 5}, {}, {"n": 0}, {})
-    assert found["n"].data.tolist() == [5, 0, 0, 0]
-    assert found["n"].data.dtype == np.int64
+def test_a_sparse_int_or_bool_is_nan_where_it_is_missing_and_a_sparse_metric_lies_at_its_own_steps():
+    found = columns({"n": 5, "ok": True}, {}, {"n": 0, "ok": False}, {})
+    np.testing.assert_array_equal(found["n"].data, [5, np.nan, 0, np.nan])
+    assert found["n"].attrs == {"key": "n", "recorded": "int"}
+    np.testing.assert_array_equal(found["ok"].data, [1, np.nan, 0, np.nan])
+    assert found["ok"].attrs == {"key": "ok", "recorded": "bool"}
     assert found["n_present"].data.tolist() == [1, 0, 1, 0]
     assert found["n_present"].data.dtype == np.int8
+    assert columns({"n": 5}, {"n": 0})["n"].data.dtype == np.int64
+    found = columns({"n": 2**53 + 1}, {})
+    assert (found["n"].data.tolist(), found["n"].data.dtype) == ([2**53 + 1, 0], np.int64)
+    np.testing.assert_array_equal(columns({"h": [1, 2]}, {"h": [3]})["h"].data, [[1, 2], [3, np.nan]])
     found = columns({"a": 1.0, "eval/loss": 0.5}, {"a": 1.0}, {"a": 1.0}, {"a": 1.0, "eval/loss": 0.25})
     assert list(found) == ["a", "eval_loss"]
     assert columns({"x": 2**53}, {"x": 0.5})["x"].data.tolist() == [2.0**53, 0.5]
@@ -78,7 +88,7 @@ def test_a_recorded_nan_can_be_told_from_a_missing_value():
 
 
 def test_bools_strings_and_lists_of_one_length_have_types_of_their_own():
-    found = columns({"ok": True, "split": "train"}, {}, {"ok": False, "split": ""})
+    found = columns({"ok": True, "split": "train"}, {"ok": True}, {"ok": False, "split": ""})
     assert found["ok"].data.dtype == np.int8
     assert found["ok"].attrs == {"key": "ok", "dtype": "bool"}
     assert found["split"].data.tolist() == ["train", "", ""]
@@ -118,6 +128,7 @@ COLLISIONS = [
     ([{"a_b_2": 1, "a/b": 2, "a_b": 3}], {"a_b_2": "a_b_2", "a_b": "a/b", "a_b_3": "a_b"}),
     ([{"win": 1, "draw": 2}], {"win": "win", "draw_2": "draw"}),
     ([{"logged_at": 1, "attempt": 2}], {"logged_at_2": "logged_at", "attempt_2": "attempt"}),
+    ([{"counts": 1}], {"counts_2": "counts"}),
     ([{"x": [1]}, {"x": [1, 2], "x_len": 3}], {"x": "x", "x_len_2": "x", "x_present_2": "", "x_len": "x_len"}),
     ([{"x": 1}, {"x_present": 1}], {"x": "x", "x_present_2": "x", "x_present": "x_present"}),
 ]

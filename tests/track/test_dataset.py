@@ -37,7 +37,9 @@ def path(tmp_path):
 def test_xarray_shows_draw_step_types_and_values(path):
     dataset = open_dataset(path)
     assert dict(dataset.sizes) == {"draw": 4, "hist_dim": 2, "tail_dim": 3}
-    assert set(dataset.coords) == {"draw", "step", "logged_at"}
+    assert set(dataset.coords) == {"draw", "step", "logged_at", "counts"}
+    assert dataset["counts"].dtype == bool
+    assert dataset["counts"].values.all()
     assert dataset["step"].dims == ("draw",)
     assert dataset["step"].values.tolist() == [10, 11, 12, 13]
     assert dataset["logged_at"].values.tolist() == [1e9 + i / 8 for i in range(4)]
@@ -47,8 +49,9 @@ def test_xarray_shows_draw_step_types_and_values(path):
     np.testing.assert_array_equal(dataset["train_loss"].values, [0.1, np.nan, np.nan, -np.inf])
     assert dataset["train_loss_present"].values.tolist() == [1, 1, 0, 1]
     np.testing.assert_array_equal(dataset["eval_loss"].values, [np.nan, np.nan, np.inf, np.nan])
-    assert dataset["count"].values.tolist() == [0, 0, 5, 0]
-    assert dataset["ok"].dtype == bool
+    np.testing.assert_array_equal(dataset["count"].values, [np.nan, np.nan, 5, np.nan])
+    np.testing.assert_array_equal(dataset["ok"].values, [1, 0, np.nan, np.nan])
+    assert dataset["ok"].attrs["recorded"] == "bool"
     assert dataset["split"].values.tolist() == ["train", "é∂", "", ""]
     assert dataset["big"].values.tolist() == ["", "", str(2**70), ""]
     assert dataset["hist"].dims == ("draw", "hist_dim")
@@ -59,8 +62,9 @@ def test_xarray_shows_draw_step_types_and_values(path):
 def test_plain_h5py_reads_one_flat_group(path):
     with h5py.File(path) as file:
         assert all(isinstance(item, h5py.Dataset) for item in file.values())
-        assert file["ok"].dtype == np.int8
-        assert file["ok"].attrs["dtype"] == "bool"
+        assert file["counts"].dtype == np.int8
+        assert file["counts"].attrs["dtype"] == "bool"
+        assert file["ok"].attrs["recorded"] == "bool"
         assert file["train_loss"].attrs["key"] == "train/loss"
         assert file["split"].asstr()[:].tolist() == ["train", "é∂", "", ""]
 
@@ -112,7 +116,7 @@ def test_more_columns_than_hdf5_lists_for_one_axis_make_a_whole_file(tmp_path):
     rows = table([{f"layer/{number}": float(number) for number in range(5000)}, {"layer/0": 0.5}])
     write_dataset(tmp_path / "a.h5", rows, ATTRS)
     with h5py.File(tmp_path / "a.h5") as file:
-        assert len(file) == 5000 + 3
+        assert len(file) == 5000 + 4
         assert all(file[f"layer_{number}"].dims[0][0] == file["draw"] for number in range(0, 5000, 99))
         assert "REFERENCE_LIST" not in file["draw"].attrs
     import xarray as xr
@@ -197,9 +201,13 @@ def test_a_run_that_was_started_again_says_which_row_is_whose(tmp_path):
     for steps in ((0, 1), (1, 2)):
         journal = Journal(path)
         for step in steps:
-            journal.write(step, {"x": 1.0})
+            journal.write(step, {"x": float(len(steps) * step + steps[0])})
         journal.close()
     dataset = open_dataset(export_run(tmp_path))
+    assert dataset.coords["counts"].values.tolist() == [True, False, True, True]
+    loss = dataset["x"]
+    assert loss.values.tolist() == [0.0, 2.0, 3.0, 5.0]
+    assert loss.where(loss.counts).mean() == (0 + 3 + 5) / 3
     assert dataset["step"].values.tolist() == [0, 1, 1, 2]
     assert dataset.coords["attempt"].values.tolist() == [1, 1, 2, 2]
 
@@ -211,7 +219,7 @@ def test_histograms_are_counts_and_edges(tmp_path):
     metrics = [{"x": 1.0, "a": same[i], "b": other[i], "c": odd[i]} for i in range(2)]
     write_dataset(tmp_path / "a.h5", table([*metrics, {"x": 2.0}]), ATTRS)
     dataset = open_dataset(tmp_path / "a.h5")
-    assert dataset["a"].values.tolist() == [[1, 2], [3, 4], [0, 0]]
+    np.testing.assert_array_equal(dataset["a"].values, [[1, 2], [3, 4], [np.nan, np.nan]])
     assert dataset["a"].attrs["kind"] == "histogram"
     assert dataset["a_present"].values.tolist() == [1, 1, 0]
     assert dataset["a_edges"].values.tolist() == [0.0, 1.0, 2.0]

@@ -2,8 +2,11 @@
 
     recorded               column                          where it is missing    beside it
     float, or float/int    float64                         NaN                    <key>_present if a NaN was recorded
-    int                    int64                           0                      <key>_present if anything is missing
-    bool                   int8, attribute dtype="bool"    0                      <key>_present if anything is missing
+    int                    int64; float64, attribute       NaN                    <key>_present if anything is missing
+                             recorded="int", if anything
+                             is missing
+    bool                   int8, attribute dtype="bool";   NaN                    <key>_present if anything is missing
+                             float64, recorded="bool"
     str                    text                            ""                     <key>_present if anything is missing
     lists of one length    2-D, by the rules above         a row of the filling   <key>_present if anything is missing
     lists of many lengths  2-D, filled up at the end       as above               <key>_len, the true lengths
@@ -11,8 +14,8 @@
       number of bins                                                                else 2-D
     anything else          text, attribute encoding="json" ""                     a warning that says why
 
-Anything else is what no single array type holds exactly: ints beyond 64 bits, floats beside ints beyond 2**53, a
-number at one step and a string at another.
+Ints of which one is beyond 2**53 stay int64, with 0 where they are missing. Anything else is what no single array type
+holds exactly: ints beyond 64 bits, floats beside ints beyond 2**53, a number at one step and a string at another.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
     from ezpz.track.table import Cells, Table
 
-_TAKEN = {"draw": "dimension", "step": "coordinate", "logged_at": "coordinate", "attempt": "coordinate"}  # no metric's
+_TAKEN = {"draw": "dimension", **dict.fromkeys(("step", "logged_at", "attempt", "counts"), "coordinate")}  # no metric's
 _EXACT_IN_FLOAT = 2**53  # every int up to here is a float64 of its own
 
 
@@ -160,9 +163,9 @@ def _scalars(key: str, name: str, cells: Cells, rows: int) -> list[Column]:
     packed = _pack_cells(cells)
     if packed is None:
         return []
-    data, fill, attrs = packed
+    clear = packed[0].dtype.kind == "f" and not np.isnan(packed[0]).any()  # then NaN can only mean missing
+    data, fill, attrs = packed if cells.count == rows else _with_nan(*packed)
     column = Column(name, _place(data, cells, rows, fill), {"key": key, **attrs})
-    clear = data.dtype.kind == "f" and not np.isnan(data).any()  # then NaN can only mean missing
     return [column, *_present(key, name, cells, rows, needed=not clear)]
 
 
@@ -172,9 +175,9 @@ def _lists(key: str, name: str, cells: Cells, lists: Sequence[Sequence[Scalar]],
     packed = _pack(list(chain.from_iterable(lists)))
     if packed is None:
         return []
-    flat, fill, attrs = packed
     lengths = np.array([len(values) for values in lists], dtype=np.int64)
     width = int(lengths.max())
+    flat, fill, attrs = packed if cells.count == rows and lengths.min() == width else _with_nan(*packed)
     block = np.full((len(lists), width), fill, dtype=flat.dtype)
     block[np.arange(width) < lengths[:, None]] = flat
     data = _place(block, cells, rows, fill)
@@ -259,6 +262,15 @@ def _pack(values: Sequence[Scalar]) -> tuple[Any, object, dict[str, str]] | None
     if min(values) >= -(2**63) and max(values) < 2**63:  # type: ignore[operator]  # ints only
         return np.array(values, dtype=np.int64), 0, {}
     return None
+
+
+def _with_nan(data: Any, fill: object, attrs: dict[str, str]) -> tuple[Any, object, dict[str, str]]:
+    """Return what `_pack` does, with ints and bools as floats where that is exact: NaN can then say what is missing."""
+    import numpy as np
+
+    if data.dtype.kind != "i" or ((data > _EXACT_IN_FLOAT) | (data < -_EXACT_IN_FLOAT)).any():
+        return data, fill, attrs
+    return data.astype(np.float64), np.nan, {"recorded": attrs.get("dtype", "int")}
 
 
 def _is_utf8(text: str) -> bool:

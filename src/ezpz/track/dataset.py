@@ -4,6 +4,7 @@
     coordinate  step         int64 (draw), the caller's step
     coordinate  logged_at    float64 (draw), epoch seconds
     coordinate  attempt      int64 (draw), only in a run that was started again
+    coordinate  counts       int8 (draw), attribute dtype="bool": 0 where a later attempt has recorded the step again
     variables                one for each metric, see `ezpz.track.columns`; ``train/loss`` is called ``train_loss``,
                              the later of two that collide ``train_loss_2``; the attribute ``key`` is the metric's own
                              name; over all ranks ``train_loss_mean`` and more, see `rank_columns`
@@ -27,6 +28,7 @@ from ezpz.track.columns import Column, ExportNames, build_columns
 from ezpz.track.folder import is_folder_name
 from ezpz.track.names import is_counter
 from ezpz.track.run import open_run
+from ezpz.track.table import counts
 from ezpz.track.values import encode
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ def _write(draft: BinaryIO, rows: Table, attrs: Mapping[str, str], windows: Sequ
     sink = _Sink(draft)
     # Through an object of ours: no lock is asked of file systems that have none.
     with h5py.File(sink, "w", track_order=keeps_order) as file:
-        axes = "step logged_at attempt" if _again(rows) else "step logged_at"
+        axes = "step logged_at attempt counts" if _again(rows) else "step logged_at counts"
         file.attrs.update({"ezpz_schema": SCHEMA, **attrs, "coordinates": axes})
         _write_columns(file, rows, windows)
     if sink.error is not None:
@@ -261,6 +263,9 @@ def _variables(rows: Table, windows: Sequence[Row]) -> Iterator[Column]:
     yield Column("logged_at", rows.time_array, {"long_name": "epoch seconds"})
     if _again(rows):
         yield Column("attempt", rows.attempt_array, {})
+    yield Column(
+        "counts", counts(rows).astype("int8"), {"dtype": "bool", "long_name": "not recorded again after a resume"}
+    )
     taken: set[str] = set()
     names = ExportNames()
     for column in build_columns(rows, names):

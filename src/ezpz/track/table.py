@@ -413,17 +413,21 @@ def restarts(table: Table) -> list[int]:
 
 
 def counted(table: Table) -> Table:
-    """Return the rows that count in a run that was started again.
+    """Return the rows that count in a run that was started again."""
+    return table if not len(table) or table.attempt_array[-1] == 1 else table.only(counts(table))
+
+
+def counts(table: Table) -> Any:
+    """Return which rows count, as an array of bools.
 
     A later attempt continues from a checkpoint, so what earlier ones recorded from its first step on was overtaken by
     it.
     """
     import numpy as np
 
-    if not len(table) or table.attempt_array[-1] == 1:
-        return table
+    if not len(table):
+        return np.ones(0, dtype=bool)
     attempts, first = _firsts(table)
     bounds = np.minimum.accumulate(first[::-1])[::-1][1:]  # of each attempt but the last: what the later ones begin at
     of_row = np.searchsorted(attempts, table.attempt_array)
-    keep = (of_row == len(bounds)) | (table.step_array < np.append(bounds, 0)[of_row])
-    return table.only(keep)
+    return (of_row == len(bounds)) | (table.step_array < np.append(bounds, 0)[of_row])
