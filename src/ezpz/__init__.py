@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ezpz.track import add_profile_option as add_profile_option
     from ezpz.track import histogram as histogram
     from ezpz.train.preparing import prepare as prepare
+    from ezpz.train.seams import check as check
     # names: end
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ __getattr__, __dir__ = attach(
         "profile": "profile",
         "track": "History add_profile_option histogram",
         "train.preparing": "prepare",
+        "train.seams": "check",
     },
     modules=(
         "checkpoint cluster configs dist distributed errors examples flops history launch log models progress ranks "

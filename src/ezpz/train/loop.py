@@ -65,7 +65,8 @@ from ezpz.train.feeds import DataFeed, PositionFeed
 from ezpz.train.flops import rates
 from ezpz.train.lost_loss import GO_ON, LossWatch
 from ezpz.train.modes import begin_training, kept_modes
-from ezpz.train.preparing import number_format, refuse_strangers
+from ezpz.train.preparing import number_format
+from ezpz.train.seams import check
 from ezpz.train.seeing import Seeing, together_seen
 from ezpz.train.step_lines import step_lines
 from ezpz.train.stopping import LEAVE, LOST, NOTHING, STOP, StopRequests
@@ -232,7 +233,7 @@ class Loop:
             _refuse_without_checkpoints(save_every=save_every, save_seconds=save_seconds, resume=resume)
         self._model, self._optimizer, self._schedule = model, optimizer, schedule
         self._compute_loss, self._accumulate = compute_loss, accumulate
-        refuse_strangers(model, optimizer, schedule)
+        check(model, optimizer, None, schedule)
         dtype = str(number_format(model, dtype))
         self._feed = _make_feed(model, batches, data, epochs, steps, batch_size, accumulate)
         self._evaluation = _Evaluation(evaluate, eval_every or epoch_steps)

@@ -205,23 +205,13 @@ def _spread(model: nn.Module, optimizer: Optimizer, schedules: list[Any]) -> Opt
 # What a Loop is given must belong together as well.
 
 
-def refuse_strangers(model: Any, optimizer: Any, schedule: Any) -> None:
-    """Refuse an optimizer of other weights than the model's, and a schedule of another optimizer.
+def refuse_strangers(optimizer: Any, schedule: Any) -> None:
+    """Refuse an optimizer of weights that wrapping has replaced, and a schedule of another optimizer.
 
     Raises:
-        UsageError: Training would change nothing of the model, or not by this schedule.
+        UsageError: Training would change nothing, or not by this schedule.
     """
-    if hasattr(model, "is_gradient_accumulation_boundary"):  # DeepSpeed's engine has its own weights and optimizer
-        return
     refuse_replaced(optimizer)
-    own = {id(each) for each in model.parameters()}
-    held = [id(each) for group in optimizer.param_groups for each in group["params"]]
-    if own and held and own.isdisjoint(held):
-        raise UsageError(
-            f"{type(optimizer).__name__} holds {len(held)} weights, none of which is the model's (from Loop), so that "
-            "its steps would train nothing; expected the optimizer of this model. Type "
-            "`optimizer = ezpz.make_optimizer(model, …)` behind wrap_model."
-        )
     if schedule is not None and not _is_of(schedule, optimizer):
         raise _strange_schedule(schedule)
 

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ezpz.dist import all_ranks_agree, coordinate, degree
 from ezpz.dist.binding import mesh_of, wrapped
 from ezpz.dist.mesh import axis
+from ezpz.errors import UsageError
+from ezpz.train.data.prepare import warn_once
+from ezpz.train.preparing import refuse_strangers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Finding", "findings"]
+__all__ = ["Finding", "check", "findings"]
 
 ERROR, WARNING = "error", "warning"
 _OF_SEQUENCES = ("_context_parallel", "ring_flash_attn", "yunchang", "transformer_engine", "magi_attention")
@@ -34,6 +37,37 @@ class Finding(NamedTuple):
 
     kind: str
     text: str
+
+
+def check(model: Any = "pytorch", optimizer: Any = None, loader: Any = None, schedule: Any = None) -> Any:
+    """Look before the first step at what belongs together; all ranks call it alike, and `Loop` does by itself.
+
+        model, optimizer, loader = ezpz.prepare(model, optimizer, loader)
+        ezpz.check(model, optimizer, loader)
+
+    Weights that nothing averages or no optimizer changes, a model per rank, a whole model on every pipeline stage, data
+    that are not cut: what would only show in a loss that is a little worse. A warning is a line of rank 0.
+
+    Args:
+        model: The model as it is trained. A text is a framework: the older ``check("pytorch", "DDP")``, which sets up.
+        optimizer: Its optimizer.
+        loader: What batches come from.
+        schedule: Of the learning rate.
+
+    Raises:
+        UsageError: What is trained is not what was meant.
+    """
+    if isinstance(model, str):
+        from ezpz.compat import check as set_up
+
+        return set_up(model, *(each for each in (optimizer, loader) if each is not None))
+    if optimizer is not None and not hasattr(model, "is_gradient_accumulation_boundary"):  # DeepSpeed has its own
+        refuse_strangers(optimizer, schedule)
+    for each in findings(model, optimizer, loader):
+        if each.kind == ERROR:
+            raise UsageError(each.text)
+        warn_once(each.text)
+    return None
 
 
 def findings(model: Any, optimizer: Any = None, loader: Any = None, *, mesh: DeviceMesh | None = None) -> list[Finding]:
