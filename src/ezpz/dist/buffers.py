@@ -33,14 +33,18 @@ def share_buffers(model: Any) -> None:
     import torch
     import torch.distributed as dist
 
+    from ezpz.dist.binding import wrapped
     from ezpz.dist.collectives import gather_objects
     from ezpz.dist.whole_tensors import broadcast
 
     alone = not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1
     if alone or dist.get_backend() == "fake" or not isinstance(model, torch.nn.Module):
         return
+    how = wrapped(model)
+    if how is not None and not how.cuts_data:  # strategy="none": a model per rank
+        return
     buffers = _held_buffers(model)
-    place, groups = _copies()
+    place, groups = _copies(model)
     of_place: dict[Any, set[Any]] = {}
     for where, kinds in gather_objects((place, [(name, str(each.dtype), *each.shape) for name, each in buffers])):
         of_place.setdefault(where, set()).add(tuple(kinds))
@@ -71,16 +75,17 @@ def _held_buffers(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return list(found.values())
 
 
-def _copies() -> tuple[tuple[int, ...], list[Any]]:
+def _copies(model: nn.Module) -> tuple[tuple[int, ...], list[Any]]:
     """Return this rank's coordinates in what cuts a model, and the groups along which it is the same, innermost first.
 
     One message along each of them, from its first rank, brings the first rank's values to all.
     """
     import torch.distributed as dist
 
-    from ezpz.dist.mesh import coordinate, get_mesh
+    from ezpz.dist.binding import mesh_of
+    from ezpz.dist.mesh import coordinate
 
-    mesh = get_mesh()
+    mesh = mesh_of(model)
     if mesh is None:
         return (), [dist.group.WORLD]
     names = mesh.mesh_dim_names or ()
