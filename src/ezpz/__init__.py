@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ezpz.track import add_profile_option as add_profile_option
     from ezpz.track import histogram as histogram
     from ezpz.train.preparing import prepare as prepare
-    from ezpz.train.seams import check as check
     # names: end
 
 __version__ = "0.1.0"
@@ -40,7 +39,6 @@ __getattr__, __dir__ = attach(
         "profile": "profile",
         "track": "History add_profile_option histogram",
         "train.preparing": "prepare",
-        "train.seams": "check",
     },
     modules=(
         "checkpoint cluster configs dist distributed errors examples flops history launch log models progress ranks "

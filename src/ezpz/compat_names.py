@@ -322,6 +322,20 @@ def reset_peak_memory_stats(device: Any = None) -> None:
     import_module("ezpz.dist").reset_peak_memory(device)
 
 
+def check(model: Any = "pytorch", *others: Any, **named: Any) -> Any:
+    """Look at what belongs together before the first step: `ezpz.train.seams.check`.
+
+    In older scripts ``check("pytorch", "DDP", port)`` set up and logged one line per rank, and it still does.
+    """
+    if isinstance(model, str) or {"framework", "backend", "port"} & named.keys():
+        from ezpz.compat import check as set_up
+
+        return set_up(*(() if "framework" in named else (model,)), *others, **named)
+    from ezpz.train.seams import check as look
+
+    return look(model, *others, **named)
+
+
 def get_memory_metrics(device: Any = None, *, reset_peak: bool = True, prefix: str = "") -> dict[str, float]:
     """Return ``mem_alloc``, ``mem_peak_alloc``, ``mem_reserved`` and ``mem_peak_reserved`` in GiB; nothing on a CPU.
 

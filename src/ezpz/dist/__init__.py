@@ -10,7 +10,6 @@ from ezpz._lazy import attach
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
     # names: begin (`make names`)
-    from ezpz.compat import check as check
     from ezpz.compat import flatten_device_mesh_safe as flatten_device_mesh_safe
     from ezpz.compat import get_hostfile_with_fallback as get_hostfile_with_fallback
     from ezpz.compat import get_max_memory_allocated as get_max_memory_allocated
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from ezpz.compat import write_hostfile_from_list_of_hosts as write_hostfile_from_list_of_hosts
     from ezpz.compat import write_localhost_to_hostfile as write_localhost_to_hostfile
     from ezpz.compat_names import TORCH_DTYPES_MAP as TORCH_DTYPES_MAP
+    from ezpz.compat_names import check as check
     from ezpz.compat_names import get_memory_metrics as get_memory_metrics
     from ezpz.dist.accelerator import device_name as device_name
     from ezpz.dist.accelerator import empty_cache as empty_cache
@@ -130,14 +130,14 @@ __getattr__, __dir__ = attach(
         "device_type": "get_torch_device_type",
         "ending": "cleanup",
         "ezpz.compat": (
-            "check flatten_device_mesh_safe get_hostfile_with_fallback get_max_memory_allocated "
+            "flatten_device_mesh_safe get_hostfile_with_fallback get_max_memory_allocated "
             "get_max_memory_reserved get_timestamp init_deepspeed init_device_mesh_safe setup setup_mlflow "
             "setup_tensorflow setup_torch_DDP setup_torch_distributed setup_wandb summarize_dict verify_wandb "
             "wrap_model_for_ddp wrap_model_for_fsdp wrap_model_for_fsdp2 wrap_with_ddp wrap_with_fsdp wrap_with_fsdp2 "
             "write_hostfile_from_list_of_hosts write_localhost_to_hostfile"
         ),
         "ezpz.log": "get_logger",
-        "ezpz.compat_names": "TORCH_DTYPES_MAP get_memory_metrics",
+        "ezpz.compat_names": "TORCH_DTYPES_MAP check get_memory_metrics",
         "info": "get_dist_info log_dict_as_bulleted_list print_dist_setup",
         "job": (
             "get_cpus_per_node get_gpus_per_node get_hostname get_local_rank get_machine get_node_index "

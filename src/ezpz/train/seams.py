@@ -39,7 +39,7 @@ class Finding(NamedTuple):
     text: str
 
 
-def check(model: Any = "pytorch", optimizer: Any = None, loader: Any = None, schedule: Any = None) -> Any:
+def check(model: Any, optimizer: Any = None, loader: Any = None, schedule: Any = None) -> None:
     """Look before the first step at what belongs together; all ranks call it alike, and `Loop` does by itself.
 
         model, optimizer, loader = ezpz.prepare(model, optimizer, loader)
@@ -49,7 +49,7 @@ def check(model: Any = "pytorch", optimizer: Any = None, loader: Any = None, sch
     that are not cut: what would only show in a loss that is a little worse. A warning is a line of rank 0.
 
     Args:
-        model: The model as it is trained. A text is a framework: the older ``check("pytorch", "DDP")``, which sets up.
+        model: The model as it is trained.
         optimizer: Its optimizer.
         loader: What batches come from.
         schedule: Of the learning rate.
@@ -57,17 +57,12 @@ def check(model: Any = "pytorch", optimizer: Any = None, loader: Any = None, sch
     Raises:
         UsageError: What is trained is not what was meant.
     """
-    if isinstance(model, str):
-        from ezpz.compat import check as set_up
-
-        return set_up(model, *(each for each in (optimizer, loader) if each is not None))
     if optimizer is not None and not hasattr(model, "is_gradient_accumulation_boundary"):  # DeepSpeed has its own
         refuse_strangers(optimizer, schedule)
     for each in findings(model, optimizer, loader):
         if each.kind == ERROR:
             raise UsageError(each.text)
         warn_once(each.text)
-    return None
 
 
 def findings(model: Any, optimizer: Any = None, loader: Any = None, *, mesh: DeviceMesh | None = None) -> list[Finding]:
