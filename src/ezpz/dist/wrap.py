@@ -119,7 +119,7 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
     _refuse_unused(strategy, mesh, tp_plan, activation_checkpoint, compile=compile, reshard=reshard_after_forward)
     if strategy == "deepspeed":
         engine = _by_deepspeed(model, extra if dtype is None else {"dtype": dtype, **extra})
-        remember([model, engine], Wrapped(strategy, None, None, _world()))  # it computes and scales by its own rules
+        remember([model], Wrapped(strategy, None, None, _world()))  # it computes and scales by its own rules
         return engine
     stride_of(activation_checkpoint)  # refuses a wrong word before anything is changed
     options = _options(model, strategy, extra)

@@ -233,9 +233,9 @@ class Loop:
             _refuse_without_checkpoints(save_every=save_every, save_seconds=save_seconds, resume=resume)
         self._model, self._optimizer, self._schedule = model, optimizer, schedule
         self._compute_loss, self._accumulate = compute_loss, accumulate
-        check(model, optimizer, None, schedule)
         dtype = str(number_format(model, dtype))
         self._feed = _make_feed(model, batches, data, epochs, steps, batch_size, accumulate)
+        check(model, optimizer, None, schedule)
         self._evaluation = _Evaluation(evaluate, eval_every or epoch_steps)
         self._saving = _Saving(checkpoints, save_every, save_seconds)
         self._reporting = _Reporting(log, log_every, window, epoch_steps, row)
