@@ -104,6 +104,9 @@ _ABORT_IS_SAID = "MPI_ABORT was invoked"
 _OF_SIGKILL = {9, 137, 255}  # exit codes of mpiexec when somebody killed a shim: MPICH's, Open MPI's, Intel MPI's
 
 
+_BEFORE_IMPORTS = (b"failed to set __main__.__loader__", b"Could not import runpy module")
+
+
 class Interrupts:
     """Leaves out of what is written on stderr before ranks begin what an interrupt has done to a Python of ours.
 
@@ -113,6 +116,9 @@ class Interrupts:
         Traceback (most recent call last):
           File "<frozen importlib._bootstrap>", line 1176, in _find_and_load
         KeyboardInterrupt
+
+    Earlier still, Python says in a line before it what it was about to do (Modules/main.c), and puts
+    a colon behind the last one.
     """
 
     def __init__(self) -> None:
@@ -124,9 +130,10 @@ class Interrupts:
         *lines, self._partial = (self._partial + data).split(b"\n")
         shown: list[bytes] = []
         for line in lines:
-            if line.startswith((b"Traceback (most recent call last)", b"Exception ignored ")):
+            begins = line.startswith((b"Traceback (most recent call last)", b"Exception ignored "))
+            if begins or line.rstrip().endswith(_BEFORE_IMPORTS):
                 self._traceback.append(line)
-            elif line.rstrip() == b"KeyboardInterrupt":
+            elif line.rstrip(b": \r") == b"KeyboardInterrupt":
                 self._traceback.clear()
             elif self._traceback and line[:1].isspace():
                 self._traceback.append(line)
