@@ -78,7 +78,7 @@ def row(values):
 
 note("imports", time.perf_counter() - begun)
 ezpz.setup_torch()
-model = torch.nn.Linear(4, 1)
+model = ezpz.wrap_model(torch.nn.Linear(4, 1), "none")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 folder = sys.argv[1]
 with ezpz.History("train", outdir=folder) as history:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import cross_entropy
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 import ezpz
@@ -159,10 +160,9 @@ def test_an_optimizer_of_the_weights_before_trains_as_expected_or_is_refused_bef
             by_hand(model, optimizer, batches)
         with pytest.raises(UsageError, match="SGD holds 4 of 4"):
             Loop(model, optimizer, mean, data=batches, epochs=1)
-        with pytest.raises(UsageError, match="SGD holds 4 of 4"):
-            ezpz.prepare(model, optimizer)
-    else:
-        follows(by_hand(model, optimizer, batches))
+        model.zero_grad()
+        model, optimizer = ezpz.prepare(model, optimizer)  # it is not too late
+    follows(by_hand(model, optimizer, batches))
 
 
 def test_groups_state_and_schedule_of_an_optimizer_stay():
@@ -186,6 +186,66 @@ def test_groups_state_and_schedule_of_an_optimizer_stay():
     for name, each in wrapped[0].named_parameters():
         torch.testing.assert_close(each.full_tensor(), dict(twin.named_parameters())[name], rtol=1e-5, atol=1e-6)
     assert [group["lr"] for group in wrapped[1].param_groups] == [LR / 8, LR / 16]
+
+
+def test_an_optimizer_that_keeps_its_list_of_weights_gets_the_new_ones():
+    model = network()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=LR)
+    model, optimizer = ezpz.prepare(model, optimizer, strategy="fsdp")
+    # A hook of somebody else, registered while ours is there.
+    kept = register_optimizer_step_pre_hook(lambda *_: None)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = mean(model, data()[:])
+        loss.backward()
+        return loss
+
+    losses = [float(optimizer.step(closure)) for _ in range(3)]
+    kept.remove()
+    assert losses[2] < losses[0]
+
+
+def test_what_has_nothing_to_train_is_only_moved():
+    model, teacher = network(), network().requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    world = dist.get_world_size()
+    loss = nn.CrossEntropyLoss()
+    model, teacher, loss, optimizer, batches = ezpz.prepare(
+        model, teacher, loss, optimizer, loader(world), find_unused_parameters=True
+    )
+    assert type(teacher) is nn.Sequential
+    assert model.find_unused_parameters
+    follows(by_hand(model, optimizer, batches))
+
+
+class Odd(nn.Module):
+    """A model with what confuses those who look into it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside = network()
+        self.register_buffer("wide", torch.ones(1).expand(5))
+        self.register_buffer("sparse", torch.eye(3).to_sparse_csr())
+        self.register_buffer("statistics", torch.full((2,), float(dist.get_rank())))
+
+    @property
+    def module(self):
+        return self
+
+    def forward(self, x):
+        return self.inside(x)
+
+
+def test_healthy_scripts_are_not_refused():
+    model = Odd()
+    ezpz.prepare(loader(1))
+    evaluate(ezpz.wrap_model(model, "fsdp"), ezpz.prepare(model, loader(dist.get_world_size()))[1], mean)
+    assert model.statistics.tolist() == [0.0, 0.0]
+    apart = nn.parallel.DistributedDataParallel(Odd().inside, broadcast_buffers=False)
+    ezpz.check(apart, torch.optim.SGD(apart.parameters(), lr=LR))
+    wrapped = ezpz.wrap_model(network(), "fsdp", ignored_params={(kept := network())[0].weight})
+    ezpz.check(wrapped, torch.optim.SGD([*wrapped.parameters(), *kept.parameters()], lr=LR))
 
 
 def test_what_does_not_belong_together_is_refused():

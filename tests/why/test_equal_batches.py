@@ -17,8 +17,9 @@ case, one, other = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rank = ezpz.setup_torch(backend="gloo", seed=0)
 if case == "tensor parallel":
     ezpz.init_mesh(tp=2)
-model = nn.Linear(4, 1)
-model = model if case == "tensor parallel" else ezpz.wrap_model(model)
+model = nn.Sequential(nn.Linear(4, 1))
+how = ("none", None, None, True, {"0": "replicate"}) if case == "tensor parallel" else ("ddp",)
+model = ezpz.wrap_model(model, *how)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 def batches(position):

@@ -108,6 +108,8 @@ def _is_gone(held: dict[str, Any], folder: Path) -> bool | None:
     """Tell whether the holder of a folder's lease has ended; None where that cannot be told."""
     pid, own = held.get("pid"), _origin()
     if held.get("machine") == _machine() and isinstance(pid, int):
+        if pid == os.getpid() and birth(pid) == held.get("birth"):  # ours, from before the folder was renamed
+            return True
         process, is_copy = proc.stat(pid), held.get("inode") != folder.stat().st_ino  # of the folder of a living run
         return is_copy or (process is not None and process.is_dead) or birth(pid) != held.get("birth")
     is_next_job = own["chain"] and held.get("chain") == own["chain"] and held.get("job") != own["job"]

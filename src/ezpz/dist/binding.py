@@ -31,6 +31,7 @@ __all__ = [
     "mesh_in_use",
     "mesh_of",
     "mesh_of_data",
+    "present",
     "refuse_replaced",
     "remember",
     "watch_replaced",
@@ -47,6 +48,7 @@ class Wrapped(NamedTuple):
         dtype: What forward computes in; None for the format of the weights.
         world: The process group of all ranks at that time.
         cuts_data: Whether its mesh says how data are cut: not that of a model that is merely moved to the device.
+        apart: ``id`` of the weights that nothing shall average.
     """
 
     strategy: str
@@ -54,6 +56,7 @@ class Wrapped(NamedTuple):
     dtype: torch.dtype | None
     world: Any = None
     cuts_data: bool = True
+    apart: frozenset[int] = frozenset()
 
 
 _wrapped: weakref.WeakKeyDictionary[nn.Module, Wrapped] = weakref.WeakKeyDictionary()  # the latest last
@@ -75,7 +78,12 @@ def wrapped(model: Any) -> Wrapped | None:
             return None
         if found is not None:
             return found
-        model = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+        inside = getattr(model, "_orig_mod", None)
+        if inside is None and (hasattr(model, "no_sync") or hasattr(model, "is_gradient_accumulation_boundary")):
+            inside = getattr(
+                model, "module", None
+            )  # of torch's DDP or DeepSpeed's engine; a user's own may be anything
+        model = inside
     return None
 
 
@@ -104,6 +112,8 @@ def mesh_of_data() -> DeviceMesh | None:
     Raises:
         UsageError: The model that was wrapped last and the mesh that was made last cut data in different ways.
     """
+    if get_mesh() is None:
+        return mesh_in_use()
     if not is_cut_alike(mesh_in_use(), get_mesh()):
         gc.collect()  # perhaps that model is gone
     used, made = mesh_in_use(), get_mesh()
@@ -124,13 +134,23 @@ def is_cut_alike(one: DeviceMesh | None, other: DeviceMesh | None) -> bool:
 
 # Weights that a model had before it was wrapped, and an optimizer still holds.
 
-_replaced: Any = None  # torch.utils.weak.WeakIdKeyDictionary: parameter to "name of it, strategy"
+
+class _Former(NamedTuple):
+    name: str
+    strategy: str
+    model: weakref.ref[nn.Module]
+
+
+_replaced: Any = None  # torch.utils.weak.WeakIdKeyDictionary: parameter to `_Former`
 _looked: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-_hook: Any = None
+_hook: Any = None  # never taken off: torch goes through all hooks while one is called
 
 
 class Before:
-    """The parameters of a model before it is wrapped, held weakly: a sharded model shall not be in memory twice."""
+    """The parameters of a model before they are replaced, held weakly: a sharded model shall not be in memory twice.
+
+    Only for as long as that takes: torch cannot move a parameter to a device by a swap that is referred to weakly.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._named = [(name, weakref.ref(each)) for name, each in model.named_parameters()]
@@ -152,16 +172,20 @@ def watch_replaced(before: Before, model: nn.Module, strategy: str) -> None:
         return
     _replaced = WeakIdKeyDictionary() if _replaced is None else _replaced
     for name, each in gone.items():
-        _replaced[each] = (name, strategy)
+        _replaced[each] = _Former(name, strategy, weakref.ref(model))
     _hook = _hook or register_optimizer_step_pre_hook(_before_step)
 
 
+def present(parameter: Any) -> Any:
+    """Return what has taken the place of a parameter that wrapping has replaced; itself if none has."""
+    former = _replaced.get(parameter) if _replaced else None
+    if former is None or (model := former.model()) is None:
+        return parameter
+    return model.get_parameter(former.name)
+
+
 def _before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    global _hook  # as above
-    if not _replaced:  # nobody holds any: the optimizer was made afterwards
-        _hook.remove()
-        _hook = None
-    elif optimizer not in _looked:
+    if _replaced and optimizer not in _looked:  # nobody holds any where the optimizer was made afterwards
         refuse_replaced(optimizer)
         _looked.add(optimizer)
 
@@ -177,7 +201,7 @@ def refuse_replaced(optimizer: Optimizer) -> None:
     held = [each for group in optimizer.param_groups for each in group["params"]]
     old = [_replaced[each] for each in held if each in _replaced]
     if old:
-        name, strategy = old[0]
+        name, strategy, _ = old[0]
         raise UsageError(
             f"{type(optimizer).__name__} holds {len(old)} of {len(held)} weights as they were before "
             f"wrap_model(…, {strategy!r}), such as {name}, and its steps would train nothing; expected the weights of "

@@ -43,6 +43,8 @@ def share_buffers(model: Any) -> None:
     how = wrapped(model)
     if how is not None and not how.cuts_data:  # strategy="none": a model per rank
         return
+    if any(getattr(model, name, True) is False for name in ("broadcast_buffers", "forward_sync_buffers")):
+        return  # DistributedDataParallel was told to leave them alone
     buffers = _held_buffers(model)
     place, groups = _copies(model)
     of_place: dict[Any, set[Any]] = {}
@@ -70,9 +72,18 @@ def _held_buffers(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     found: dict[int, tuple[str, torch.Tensor]] = {}
     for path, module in model.named_modules():
         for name, each in module.named_buffers(recurse=False):
-            if name not in module._non_persistent_buffers_set and not hasattr(each, "placements"):  # noqa: SLF001  # torch has no public way to tell them
+            if name not in module._non_persistent_buffers_set and _is_whole(each):  # noqa: SLF001  # torch has no public way to tell them
                 found.setdefault(id(each), (f"{path}.{name}", each))
     return list(found.values())
+
+
+def _is_whole(buffer: torch.Tensor) -> bool:
+    """Tell whether a buffer has its numbers in memory one by one: not a shard, a sparse or an expanded one."""
+    import torch
+
+    if hasattr(buffer, "placements") or buffer.layout != torch.strided:
+        return False
+    return all(step or size < 2 for step, size in zip(buffer.stride(), buffer.shape, strict=True))
 
 
 def _copies(model: nn.Module) -> tuple[tuple[int, ...], list[Any]]:
@@ -82,9 +93,12 @@ def _copies(model: nn.Module) -> tuple[tuple[int, ...], list[Any]]:
     """
     import torch.distributed as dist
 
-    from ezpz.dist.binding import mesh_of
+    from ezpz.dist.binding import mesh_of, wrapped
     from ezpz.dist.mesh import coordinate
 
+    own: Any = getattr(model, "process_group", None)
+    if own is not None and wrapped(model) is None:  # torch's own DistributedDataParallel, of these ranks
+        return (), [own]
     mesh = mesh_of(model)
     if mesh is None:
         return (), [dist.group.WORLD]

@@ -125,9 +125,12 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
     options = _options(model, strategy, extra)
     number_format = None if dtype is None else usable_dtype(dtype, own_device())
     given, mesh = mesh, _mesh_for(strategy, mesh)
-    inner, before = model, Before(model)
+    inner, before = model, Before(model)  # a short life: see there
     blocks = find_blocks(model) if extra.get("blocks") is None else select_blocks(model, extra["blocks"])
     _cut_by_plan(model, mesh, tp_plan)
+    if strategy not in {"fsdp", "hsdp"}:
+        watch_replaced(before, model, strategy)
+        del before
     recompute_blocks(model, blocks, activation_checkpoint)
     log_precision(strategy, number_format, stored_formats(model))
     if compile:
@@ -135,14 +138,16 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
     if strategy in {"fsdp", "hsdp"}:
         options["reshard_after_forward"] = reshard_after_forward
         _shard(model, mesh, blocks, number_format, options)
+        watch_replaced(before, model, strategy)
+        del before
         _fill_meta(model, extra)
     else:
         _move(model, extra)
         autocast_forward(model, number_format, own_device().type)
         model = model if strategy == "none" else _replicate(model, strategy, mesh, options)
     is_cut = strategy != "none" or given is not None
-    remember([inner, model], Wrapped(strategy, mesh, number_format, _world(), is_cut))
-    watch_replaced(before, inner, strategy)
+    apart = frozenset(map(id, options.get("ignored_params") or ()))
+    remember([inner, model], Wrapped(strategy, mesh, number_format, _world(), is_cut, apart))
     stage("model")
     return model
 

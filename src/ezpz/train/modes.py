@@ -8,6 +8,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ezpz.train.data.prepare import warn_once
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -21,6 +23,19 @@ def begin_training(model: Any) -> None:
         inner = inside  # a wrapper's own mode tells nothing: it is new
     if not any(module.training for module in inner.modules()):
         model.train()
+        return
+    still = [
+        name
+        for name, module in inner.named_modules()
+        if not module.training and any(each.requires_grad for each in module.parameters(recurse=False))
+    ]
+    if still:
+        shown = ", ".join(still[:2]) + (", …" if len(still) > 2 else "")
+        warn_once(
+            f"{len(still)} module{'s' * (len(still) != 1)} with weights to train ({shown}) stay in evaluation, as they "
+            "were put: no dropout, and batch norms as they are, such as in a model that was loaded and put into "
+            "another. Type `model.train()` before the Loop if they shall not, or freeze them: requires_grad_(False)."
+        )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.binding import refuse_replaced, wrapped
+from ezpz.dist.binding import present, refuse_replaced, wrapped
 from ezpz.dist.precision import resolve_dtype
 from ezpz.errors import UsageError
 from ezpz.train.data import prepare as data_of_ranks
@@ -40,7 +40,8 @@ def prepare(
     """Return what is given, ready for all ranks, in the same order; one object by itself, several as a tuple.
 
     Args:
-        *objects: Any of these. Models: those that are not wrapped yet go through `ezpz.wrap_model`. Optimizers: they
+        *objects: Any of these. Models: those that are not wrapped yet go through `ezpz.wrap_model`; one with nothing
+            to train is only moved to the device. Optimizers: they
             keep their settings and state, and get the wrapped model's weights in place of its former ones; under
             ``zero1`` a new one is returned, whose state is cut over ranks. Schedules of the learning rate and
             GradScalers: returned as they are. All else is data: a DataLoader of torch or torchdata, whose settings are
@@ -53,8 +54,8 @@ def prepare(
         seed: Of the orders, the same on all ranks; by default that of the DataLoader's generator or sampler.
         load: Called with each element of a list, such as a file's path; returns the sample. It runs in the workers.
         **more: ``strategy`` ("ddp" by default), ``mesh``, ``dtype``, ``tp_plan``, ``activation_checkpoint``,
-            ``compile`` and ``reshard_after_forward`` of `ezpz.wrap_model`; keywords of a DataLoader (``num_workers=2``,
-            ``collate_fn=``, ``drop_last=True``) for data without one.
+            ``compile``, ``reshard_after_forward`` and further keywords of `ezpz.wrap_model`; those of a DataLoader
+            (``num_workers=2``, ``collate_fn=``, ``drop_last=True``) for data without one.
 
     Raises:
         UsageError: The data cannot be cut over ranks, an argument does not fit what is given, or an optimizer or
@@ -68,7 +69,9 @@ def prepare(
             "`model, optimizer, loader = ezpz.prepare(model, optimizer, loader)`."
         )
     kinds = [_kind_of(each) for each in objects]
-    wrapping = {name: more.pop(name) for name in _OF_MODELS if name in more}
+    is_plain = any(kind == "model" and not _is_wrapped(each) for each, kind in zip(objects, kinds, strict=True))
+    for_models = {*_OF_MODELS, *(more.keys() - data_of_ranks.OF_LOADERS if is_plain else ())}
+    wrapping = {name: more.pop(name) for name in [*more] if name in for_models}
     for_data = {"batch_size": batch_size, "shuffle": shuffle, "seed": seed, "load": load, **more}
     _refuse_idle(objects, kinds, wrapping, for_data)
     found = dict(enumerate(objects))
@@ -85,7 +88,9 @@ def prepare(
     for place in _places(kinds, "data"):
         loader: Loader = data_of_ranks.prepare(objects[place], **for_data)
         for model in models:
-            loader.bind(model)
+            how = wrapped(model)
+            if how is None or how.cuts_data:
+                loader.bind(model)
         found[place] = loader
     return found[0] if len(objects) == 1 else tuple(found.values())
 
@@ -118,7 +123,7 @@ def _refuse_idle(
             f"{name}={value!r} is for a model that is not wrapped yet, and here is none (from prepare); expected one. "
             f"Give it to wrap_model, or prepare the plain model."
         )
-    given = [name for name, value in for_data.items() if value not in {None, 0} or value is False]
+    given = [name for name, value in for_data.items() if value is not None and (name, value) != ("batch_size", 0)]
     if given and "data" not in kinds:
         raise UsageError(
             f"{given[0]}={for_data[given[0]]!r} is for data, and here are none (from prepare); expected a DataLoader, "
@@ -131,28 +136,26 @@ def _is_wrapped(model: Any) -> bool:
 
 
 class _Moves:
-    """Which weights wrapping has replaced by which."""
+    """Wraps models, and gives optimizers the weights that are there then."""
 
     def __init__(self) -> None:
-        self._new: dict[int, Any] = {}  # id of a former weight, which its optimizer holds, to the present one
         self._zero1: list[nn.Module] = []
 
     def wrap(self, model: nn.Module, options: Mapping[str, Any]) -> nn.Module:
-        """Return the wrapped model."""
-        from ezpz.dist.binding import Before
+        """Return the wrapped model; one with nothing to train, such as a teacher or a loss, is moved to the device."""
         from ezpz.dist.wrap import wrap_model
 
         if _is_wrapped(model):
             return model
+        if not any(each.requires_grad for each in model.parameters()):
+            kept: nn.Module = wrap_model(model, "none", dtype=options.get("dtype"))
+            return kept
         if str(options.get("strategy", "")).lower() == "deepspeed":
             raise UsageError(
                 "strategy='deepspeed' makes an engine of model and optimizer together (from prepare); expected "
                 "another strategy. Type `ezpz.wrap_model(model, 'deepspeed', optimizer=optimizer)`."
             )
-        before = Before(model)
         whole: nn.Module = wrap_model(model, **options)
-        former, now = before.alive(), dict(model.named_parameters())
-        self._new |= {id(each): now[name] for name, each in former.items() if now[name] is not each}
         how = wrapped(whole)
         if how is not None and how.strategy == "zero1":
             self._zero1.append(whole)
@@ -165,20 +168,24 @@ class _Moves:
         if spread is not None:
             return _spread(spread, optimizer, schedules)
         for group in optimizer.param_groups:
-            group["params"] = [self._new.get(id(each), each) for each in group["params"]]
-        for former in [each for each in held if id(each) in self._new]:
-            now = self._new[id(former)]
-            state = optimizer.state.pop(former, None)
+            group["params"][:] = map(present, group["params"])  # in place: LBFGS keeps the list
+        for former in held:
+            now = present(former)
+            state = optimizer.state.pop(former, None) if now is not former else None
             if state:
                 optimizer.state[now] = {name: _cut_like(value, former, now) for name, value in state.items()}
-        refuse_replaced(optimizer)
         return optimizer
 
 
 def _cut_like(value: Any, former: torch.Tensor, now: Any) -> Any:
     """Return a part of an optimizer's state, cut as the weight is where it has its shape."""
-    if not hasattr(value, "shape") or value.shape != former.shape or not value.ndim or not hasattr(now, "placements"):
+    if not getattr(value, "ndim", 0) or not hasattr(now, "placements"):
         return value
+    if value.shape != former.shape:
+        raise UsageError(
+            f"the optimizer keeps a state of {[*value.shape]} for a weight of {[*former.shape]}, which cannot be cut "
+            "as the weight is (from prepare); expected an optimizer before its first step. Prepare it before it trains."
+        )
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(value.to(now.device_mesh.device_type), now.device_mesh, now.placements)

@@ -142,7 +142,7 @@ def _of_weights(model: Any, optimizer: Any, mesh: DeviceMesh | None) -> Iterator
     """Look for weights that are not averaged, or that no optimizer changes."""
     if hasattr(model, "is_gradient_accumulation_boundary"):  # DeepSpeed's engine has its own weights and optimizer
         return
-    alone = _never_averaged(model)
+    alone = _never_averaged(model) if degree(mesh, "dp") > 1 and _is_grouped() else ""
     if alone:
         yield Finding(
             ERROR,
@@ -157,8 +157,9 @@ def _of_weights(model: Any, optimizer: Any, mesh: DeviceMesh | None) -> Iterator
     left = [name for name, each in trained.items() if id(each) not in held]
     kind = type(optimizer).__name__
     if trained and len(left) == len(trained):
+        is_known = type(optimizer).__module__.partition(".")[0] == "torch"  # others may keep copies of weights
         yield Finding(
-            ERROR,
+            ERROR if is_known else WARNING,
             f"{kind} holds none of the model's weights, so that its steps would train nothing; expected the optimizer "
             "of this model. Make it behind wrap_model: `optimizer = ezpz.make_optimizer(model, …)`.",
         )
@@ -182,9 +183,13 @@ def _of_weights(model: Any, optimizer: Any, mesh: DeviceMesh | None) -> Iterator
 
 def _never_averaged(model: Any) -> str:
     """Say which weights are trained that DDP or FSDP2 did not see when it wrapped the model; empty if none are."""
-    named = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    model = getattr(model, "_orig_mod", model)
+    how = wrapped(model)
+    apart = how.apart if how is not None else frozenset()
+    named = {name: each for name, each in model.named_parameters() if each.requires_grad and id(each) not in apart}
     if any(hasattr(module, "set_requires_gradient_sync") for module in model.modules()):
-        return _some([name for name, each in named.items() if not hasattr(each, "placements")])
+        is_cut = any(hasattr(each, "placements") for each in named.values())  # not by torch's `replicate`
+        return _some([name for name, each in named.items() if not hasattr(each, "placements")]) if is_cut else ""
     known = getattr(model, "_module_parameters", None)  # of torch's DistributedDataParallel
     if known is None or not hasattr(model, "_get_ddp_logging_data"):
         return ""
@@ -211,13 +216,14 @@ def _of_data(loader: Any, mesh: DeviceMesh | None) -> Iterator[Finding]:
     ranks, place = degree(mesh, "dp"), coordinate(mesh, "dp")
     if not isinstance(loader, DataLoader) or not _is_grouped():
         return
-    sampler = getattr(loader.batch_sampler, "sampler", None) or loader.sampler
+    batches = loader.batch_sampler
+    sampler = batches if hasattr(batches, "num_replicas") else getattr(batches, "sampler", None) or loader.sampler
     parts, part = getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None)
     if parts is None and ranks > 1 and not isinstance(loader.dataset, IterableDataset):
         yield Finding(
             WARNING,
-            f"the DataLoader is not cut: each of {ranks} ranks goes through all {len(loader.dataset)} samples; "
-            "expected a part per rank. Type `loader = ezpz.prepare(loader)`.",
+            f"the DataLoader is not cut: each of {ranks} ranks goes through all samples; expected a part per "
+            "rank. Type `loader = ezpz.prepare(loader)`.",
         )
     elif parts is not None and (parts, part) != (ranks, place):
         yield Finding(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -85,6 +86,7 @@ class _Part(NamedTuple):
             element = self.element(place)
         except Exception:  # noqa: BLE001  # a table may be of any class, and this is only a comparison
             return 0
+        element = os.fspath(element) if isinstance(element, os.PathLike) else element
         return crc32(repr(element).encode()) or 1 if _is_plain(element) else digest_of(element)
 
     def text(self, place: int) -> str:
@@ -148,22 +150,25 @@ def _parts(data: Any, least: int, name: str, depth: int, seen: set[int]) -> Iter
     seen.add(id(data))
     kind = type(data)
     if kind in {list, tuple, range}:
-        if len(data) >= least:
+        is_other = kind is tuple and "." in name and len(data) <= _FEW  # a size, a range: nothing per sample
+        if len(data) >= least and not is_other:
             most = _MOST_VALUES if len(data) and _is_plain(data[0]) else _MOST_ROWS
             yield _Part(name or "the list", _spread(len(data), most), data.__getitem__)
         if depth and len(data) <= _FEW and kind is not range:
             yield from _parts_of_few(enumerate(data), least, name, depth, seen)
-    elif kind is dict:
-        if len(data) >= least:
-            yield _Part(name, _spread(len(data), _MOST_VALUES), list(data.items()).__getitem__)
+    elif kind is dict:  # counters and caches are often dicts, and differ
         if depth and len(data) <= _FEW:
             yield from _parts_of_few(data.items(), least, name, depth, seen)
     elif _is_table(data):
         if len(data) >= least:
             yield _Part(name or kind.__name__, _spread(len(data), _MOST_ROWS), _row_of(data))
     elif depth and (not name or _is_data_set(data)):
+        try:
+            size = len(data)
+        except Exception:  # noqa: BLE001  # one that opens its files later, in workers
+            return
         for key, value in dict(getattr(data, "__dict__", {})).items():
-            yield from _parts(value, len(data), f"{name or kind.__name__}.{key.lstrip('_')}", depth - 1, seen)
+            yield from _parts(value, size, f"{name or kind.__name__}.{key.lstrip('_')}", depth - 1, seen)
 
 
 def _parts_of_few(items: Any, least: int, name: str, depth: int, seen: set[int]) -> Iterator[_Part]:
@@ -180,7 +185,7 @@ def _is_plain(value: Any, depth: int = 2) -> bool:
     """Tell whether equal values are written alike: texts and numbers, and short tuples and lists of them."""
     if type(value) in {tuple, list}:
         return depth > 0 and len(value) <= _FEW and all(_is_plain(each, depth - 1) for each in value)
-    return isinstance(value, (str, bytes, int, float, os.PathLike))
+    return isinstance(value, (str, bytes, int, float, PurePath))
 
 
 def _is_table(data: Any) -> bool:

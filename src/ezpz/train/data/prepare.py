@@ -45,6 +45,7 @@ _KEPT = (  # what a DataLoader is asked for, and the one that takes its place is
     "pin_memory_device",
     "in_order",
 )
+OF_LOADERS = frozenset({*_KEPT, "drop_last"})
 _SLOW_SKIP = 1.0  # seconds from which on the end of a skip is worth a line
 
 logger = get_logger("ezpz.train")
