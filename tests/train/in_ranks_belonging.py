@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ezpz
 from ezpz.errors import UsageError
-from ezpz.train import Loop, evaluate
+from ezpz.train import ImageBatches, Loop, evaluate
 
 LR, EPOCHS = 0.1, 3
 PLAN = {"0": "colwise", "2": "rowwise"}
@@ -286,6 +286,33 @@ def test_a_loader_is_of_one_cut_of_the_data():
     for of in (model, whole):  # each by its own mesh, whichever was wrapped last
         means = evaluate(of, ezpz.prepare(DataLoader(data(), batch_size=4)), mean)
         assert means["loss"] == pytest.approx(mean(network(), data()[:]).item(), rel=1e-5)
+
+
+def test_a_later_mesh_of_another_model_changes_no_norm():
+    norms = []
+    for later in (False, True):
+        model, rows = ezpz.wrap_model(network()), Rows()
+        other = ezpz.wrap_model(network(), "fsdp", ezpz.init_mesh(pp=dist.get_world_size())) if later else None
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+        Loop(model, optimizer, mean, data=loader(dist.get_world_size()), epochs=1, max_norm=1e9, log_every=10**6).run(
+            rows
+        )
+        norms.append([row["grad_norm"] for row in rows.rows])
+        del other
+    assert norms[0] == norms[1]
+
+
+def test_batches_of_a_position_are_cut_as_the_model_is():
+    if dist.get_world_size() == 1:
+        return
+    images = torch.zeros(64, 1, 2, 4), torch.zeros(64, dtype=torch.int64)
+    apart = ImageBatches(*images, 4, rank=dist.get_rank(), world_size=dist.get_world_size())
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    model = ezpz.wrap_model(network(), "fsdp", mesh, tp_plan=PLAN)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    Loop(model, optimizer, mean, ImageBatches(*images, 4), steps=1, batch_size=4)
+    with pytest.raises(UsageError, match=r"batches of \d+ samples on all ranks \(from ImageBatches\), where"):
+        Loop(model, optimizer, mean, apart, steps=1, batch_size=4)
 
 
 def test_the_models_own_number_format_counts():

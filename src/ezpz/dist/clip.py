@@ -49,14 +49,27 @@ def clip_grad_norm_(
     Raises:
         UsageError: ``max_norm`` is negative or NaN, or ``norm_type`` is not above 0.
     """
-    import torch
-
     if not max_norm >= 0:
         raise UsageError(
             f"unusable max_norm={max_norm} (from clip_grad_norm_); expected 0 or more. Give inf to measure only."
         )
     if not norm_type > 0:
         raise UsageError(f"unusable norm_type={norm_type} (from clip_grad_norm_); expected p > 0. Give 2, or inf.")
+    known = mesh if mesh is not None else mesh_in_use()
+    return clip_on(known, parameters, max_norm, norm_type, scale=scale)
+
+
+def clip_on(
+    mesh: DeviceMesh | None,
+    parameters: torch.Tensor | Iterable[torch.Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    *,
+    scale: float | torch.Tensor = 1.0,
+) -> torch.Tensor:
+    """Do what `clip_grad_norm_` does, on a mesh that is known: None where all ranks are data parallel."""
+    import torch
+
     listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     unique = list({id(parameter): parameter for parameter in listed}.values())  # a tied weight has one gradient
     with torch.no_grad():
@@ -74,7 +87,7 @@ def clip_grad_norm_(
             if gradient is not None:
                 locals_.append(_local(gradient))
                 sums.add(gradient)
-        total = sums.total(_stages(mesh if mesh is not None else mesh_in_use()))
+        total = sums.total(_stages(mesh))
         scaled = not (isinstance(scale, float) and scale == 1.0)
         if scaled:
             total = total * scale
@@ -216,8 +229,7 @@ def _home(parameters: list[torch.Tensor], mesh: DeviceMesh | None) -> torch.devi
 
     if parameters:
         return _local(parameters[0].grad if parameters[0].grad is not None else parameters[0]).device
-    known = mesh if mesh is not None else mesh_in_use()
-    return torch.device(known.device_type) if known is not None else torch.device("cpu")
+    return torch.device(mesh.device_type) if mesh is not None else torch.device("cpu")
 
 
 def _stages(mesh: DeviceMesh | None) -> Any:

@@ -60,12 +60,14 @@ def warn_of_other_weights(model: nn.Module, group: ProcessGroup) -> None:
 
     from ezpz.dist.collectives import all_ranks_agree
 
-    parts = []
+    parts: dict[torch.device, list[torch.Tensor]] = {}
     for each in model.parameters():
         flat = getattr(each, "_local_tensor", each).detach().flatten()
         some = flat[:: max(1, len(flat) // _LOOKED_AT)][:_LOOKED_AT]
-        parts.append((torch.view_as_real(some).flatten() if some.is_complex() else some).to("cpu", torch.float64))
-    if parts and not all_ranks_agree(torch.cat(parts), group) and dist.get_rank(group) == 0:
+        real = torch.view_as_real(some).flatten() if some.is_complex() else some
+        parts.setdefault(real.device, []).append(real.float())
+    found = [torch.cat(on_device).cpu() for on_device in parts.values()]  # one wait for each device
+    if found and not all_ranks_agree(torch.cat(found), group) and dist.get_rank(group) == 0:
         get_logger(__name__).warning(
             f"{type(model).__name__} has other weights on other ranks, and each keeps its part of its own: what one "
             "rank alone has loaded is lost but for that part. Seed all ranks alike before the model is built, such as "

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ezpz.dist import (
     accumulating,
     all_reduce,
-    clip_grad_norm_,
     degree,
     get_torch_device_type,
     get_world_size,
@@ -39,7 +38,7 @@ from ezpz.dist import (
     peak_flops,
 )
 from ezpz.dist.binding import mesh_of
-from ezpz.dist.clip import scale_gradients_
+from ezpz.dist.clip import clip_on, scale_gradients_
 from ezpz.dist.device import device as own_device
 from ezpz.dist.precision import resolve_dtype
 from ezpz.dist.weighting import scale_loss
@@ -579,8 +578,15 @@ def _make_feed(  # noqa: PLR0917  # the arguments of `Loop`
                 "Epochs are for data=."
             )
         _require_at_least(1, batch_size=batch_size)
-        samples = batch_size * accumulate * degree(mesh_of(model), "dp")
-        return PositionFeed(batches, own_device(), step=samples, accumulate=accumulate)
+        ranks = degree(mesh_of(model), "dp")
+        whole = getattr(batches, "global_batch_size", batch_size * ranks)
+        if whole != batch_size * ranks:
+            raise UsageError(
+                f"batches of {whole} samples on all ranks (from {type(batches).__name__}), where {ranks} data-parallel "
+                f"ranks of the model's mesh with batch_size={batch_size} make {batch_size * ranks}; expected the same. "
+                "Make the batches behind wrap_model, which knows the mesh, and with the same batch size."
+            )
+        return PositionFeed(batches, own_device(), step=batch_size * ranks * accumulate, accumulate=accumulate)
     if epochs is None and steps is None:
         raise UsageError("no end for data= (from Loop); expected epochs=, or steps=.")
     if epochs is not None:
@@ -1010,7 +1016,7 @@ class _ByOptimizer:
         if self._max_norm or scaled:
             self._parameters = self._parameters or list(self._model.parameters())
         if self._max_norm:
-            norm = clip_grad_norm_(self._parameters, self._max_norm, mesh=self._mesh, scale=scale)
+            norm = clip_on(self._mesh, self._parameters, self._max_norm, scale=scale)
         elif scaled:
             scale_gradients_(self._parameters, scale)
         if self.scaler is None:
