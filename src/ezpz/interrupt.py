@@ -63,11 +63,11 @@ def _note_and_raise(number: int, frame: object) -> None:
 
 
 class Deferring:
-    """A context in which signals wait, by default SIGINT: what is begun there is also noted there as something to
-    undo.
+    """A context in which signals wait, by default those that end a program: what is begun there is also noted there as
+    something to undo.
     """
 
-    def __init__(self, numbers: tuple[int, ...] = (_signal.SIGINT,)) -> None:
+    def __init__(self, numbers: tuple[int, ...] = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)) -> None:
         self._numbers = numbers
 
     def __enter__(self) -> None:

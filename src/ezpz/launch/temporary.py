@@ -10,7 +10,6 @@ does all of it where nothing tells a table from another (macOS, or no /proc).
 from __future__ import annotations
 
 import os
-import time
 from binascii import crc32
 
 from ezpz import proc
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _OWNER = ".owner-"
-_PAUSES = (0.02, 0.1, 0.4, 0.0)  # seconds behind each try to remove a folder
 
 
 class TemporaryFolder:
@@ -57,11 +55,7 @@ class TemporaryFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for seconds in _PAUSES:
-            remove_folder(self.path)
-            if not os.path.isdir(self.path):
-                return
-            time.sleep(seconds)  # a process that was ended just now has written into it meanwhile
+        remove_folder(self.path)
 
 
 def mark_own(folder: str) -> None:
