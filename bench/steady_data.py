@@ -1,10 +1,10 @@
-"""The steady step with a DataLoader of two workers: `ezpz.train.Loop(data=)` beside plain torch and beside accelerate.
+"""The steady step with a DataLoader of two workers: `ezpz.train.Loop(data=)` beside plain torch, accelerate and Fabric.
 
 Each side trains its own copy of one network on images that two workers crop, flip and scale, in a process of its own;
 the sides take turns of some steps, and their order changes from turn to turn. What counts is CPU time per step, of
 the process and its workers. A pair is a turn of ours and the turn of another side in the same round; shown are the
 median of other / ours over pairs (1: as fast) and its 95 % interval by the bootstrap. The Loop records every step and
-prints every tenth; the others do neither.
+prints every tenth; the others do neither. `ezpz.prepare` is a loop of one's own over the loader that it returns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from ezpz.train import Loop
 
 HEADS = ("steady step, 2 workers", "other", "ezpz", "other / ezpz", "95 % interval", "wall", "rounds", "budget")
 BATCH, IMAGES, PIXELS = 32, 4096, 28
-BUDGETS = {"plain torch": 0.99, "accelerate": 1.0}
+BUDGETS = {"plain torch": 0.99, "accelerate": 1.0, "Fabric": 1.0}
+NEEDS = {"accelerate": "accelerate", "Fabric": "lightning_fabric"}
 TURN = 8  # steps
 ENDLESS = 10**6
 
@@ -151,6 +152,36 @@ def with_accelerate(ended, _folder):
             ended()
 
 
+def with_fabric(ended, _folder):
+    from lightning_fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric.launch()
+    model, optimizer, loader = parts()
+    model, optimizer = fabric.setup(model, optimizer)
+    loader = fabric.setup_dataloaders(loader)
+    model.train()
+    while True:
+        for batch in loader:
+            fabric.backward(compute_loss(model, batch))
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            ended()
+
+
+def with_prepare(ended, _folder):
+    ezpz.setup_torch(seed=1)
+    model, optimizer, loader = parts()
+    model, loader = ezpz.wrap_model(model, "none"), ezpz.prepare(loader)
+    model.train()
+    while True:
+        for batch in loader:
+            (compute_loss(model, batch) * loader.weight).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            ended()
+
+
 def with_ezpz(ended, folder):
     ezpz.setup_torch(seed=1)
     model, optimizer, loader = parts()
@@ -158,7 +189,13 @@ def with_ezpz(ended, folder):
     loop.run(ezpz.History("steady", folder))
 
 
-SIDES = {"ezpz": with_ezpz, "plain torch": plain_torch, "accelerate": with_accelerate}
+SIDES = {
+    "ezpz": with_ezpz,
+    "plain torch": plain_torch,
+    "accelerate": with_accelerate,
+    "Fabric": with_fabric,
+    "ezpz.prepare": with_prepare,
+}
 
 
 def measure(sides, seconds):
@@ -180,9 +217,11 @@ def row(name, rounds):
     wall = statistics.median(each[name]["wall"] / each["ezpz"]["wall"] for each in rounds)
     low, high = interval(ratios)
     times = (f"{statistics.median(each[side]['cpu'] for each in rounds) * 1e3:.2f} ms" for side in (name, "ezpz"))
-    budget = BUDGETS[name]
-    verdict = "missed" if high < budget else "held" if low >= budget or budget == 1.0 else "not decided"
     figures = (f"{statistics.median(ratios):.3f}", f"{low:.3f} to {high:.3f}", f"{wall:.3f}", str(len(rounds)))
+    budget = BUDGETS.get(name)
+    if budget is None:
+        return (name, *times, *figures, "")
+    verdict = "missed" if high < budget else "held" if low >= budget or budget == 1.0 else "not decided"
     return (name, *times, *figures, f"{'reaches ' if budget == 1.0 else ''}{budget}, {verdict}")
 
 
@@ -197,7 +236,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=60.0, help="in all, about")
     parser.add_argument("--markdown", action="store_true", help="print the table as docs/benchmarks.md holds it")
     options = parser.parse_args()
-    names = [name for name in SIDES if name != "accelerate" or importlib.util.find_spec("accelerate")]
+    names = [name for name in SIDES if name not in NEEDS or importlib.util.find_spec(NEEDS[name])]
     with tempfile.TemporaryDirectory(prefix="ezpz-steady-") as folder:
         sides = {name: Side(name, folder) for name in names}
         try:

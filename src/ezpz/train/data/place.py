@@ -83,6 +83,8 @@ class Cut(NamedTuple):
     def is_even(self, total: int) -> bool:
         """Tell whether so many samples of a step come out even over its batches on all ranks."""
         parts = self.ranks * self.accumulate
+        if total == self.batch_size * parts:
+            return True
         return total % parts == 0 and self._taken(total) == parts
 
     @property
@@ -124,14 +126,16 @@ class Cut(NamedTuple):
 
     def slots(self, begin: int, samples: int, *, drop_last: bool = False) -> Iterator[Slot]:
         """Yield this rank's slots, ``accumulate`` per step, for the samples from ``begin`` to the end of an epoch."""
-        parts = self.ranks * self.accumulate
+        parts, step = self.ranks * self.accumulate, self.step
         while begin < samples:
-            total = min(self.step, samples - begin)
-            if drop_last and total < self.step:
-                return
-            if not drop_last and self.leaves_one(samples - begin):
-                total -= 1
-            taken = self._taken(total)
+            total, taken = step, parts  # of all steps but the last ones
+            if samples - begin <= step + 1:
+                total = min(step, samples - begin)
+                if drop_last and total < step:
+                    return
+                if not drop_last and self.leaves_one(samples - begin):
+                    total -= 1
+                taken = self._taken(total)
             for index in range(self.rank, parts, self.ranks):
                 first, end = (index, index + 1) if index < taken else (0, 0)
                 start, stop = (begin + total * k // taken for k in (first, end))
