@@ -11,10 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from ezpz.launch.host.sampler.files import Files
-from ezpz.launch.host.sampler.host import Host
-from ezpz.launch.host.sampler.nvml import Nvml
-from ezpz.launch.host.sampler.visible import Ranks
+from ezpz.cluster.devices.nvml import Nvml
+from ezpz.cluster.devices.visible import Ranks
+from ezpz.watch.hardware.sampler.files import Files
+from ezpz.watch.hardware.sampler.host import Host
 
 SAMPLES, EVERY, CARDS = 300, 5.0, 8
 

@@ -59,6 +59,7 @@ MAY_IMPORT = {
     "cluster": LEAVES,
     "why": LEAVES,
     "launch": {"cluster", "why"} | LEAVES,
+    "watch": {"cluster", "launch", "why"} | LEAVES,
     "dist": {"cluster", "compat", "compat_names"}
     | LEAVES,  # the older names, which its own table hands out and no file of it uses
     "compat": {"dist", "track"} | LEAVES,
@@ -95,6 +96,7 @@ STANDARD_ONLY = {
     "visible",
     "cluster",
     "launch",
+    "watch",
     "why",
 }
 HEAVY = (

@@ -817,9 +817,16 @@ def is_heard() -> bool:
     return _agent is not None
 
 
-def tell(line: str) -> bool:
-    """Send the agent a line of another kind (``arrivals …``), and tell whether there is one."""
-    return _say(line)
+def tell(word: str, *values: object) -> bool:
+    """Send a watcher (`ezpz.launch.watchers`) one of its words, and tell whether an agent hears this process.
+
+    Args:
+        word: The kind of the message.
+        values: Its fields, in their order; only the last may have spaces, and none has newlines.
+    """
+    if _agent is None and _next != math.inf:
+        _speak("", beat=False)
+    return _say(" ".join(" ".join([word, *map(str, values)]).splitlines()))
 
 
 def _say(line: str) -> bool:

@@ -5,7 +5,7 @@ from ezpz.launch import messages
 
 def settings(**more):
     fields = {"log_dir": "", "idle": None, "input": False, "recorder": "", "collectives": "", "parting": 0.0}
-    fields |= {"by_rank": False, "live": False, "hardware": 0.0, "look": messages.NO_LOOK}
+    fields |= {"by_rank": False, "live": False, "look": messages.NO_LOOK, "watchers": []}
     return messages.Settings(**{**fields, **more})
 
 

@@ -18,21 +18,22 @@ from pathlib import Path
 import pytest
 
 from ezpz import proc
+from ezpz.cluster.devices.nvml import Nvml
+from ezpz.cluster.devices.visible import Ranks
 from ezpz.errors import UsageError
-from ezpz.launch import messages
-from ezpz.launch.host.hardware import Window
-from ezpz.launch.host.sampler.child import SHARED, SOURCES, Reader
-from ezpz.launch.host.sampler.files import Files
-from ezpz.launch.host.sampler.host import Host
-from ezpz.launch.host.sampler.nvml import Nvml
-from ezpz.launch.host.sampler.visible import Ranks
 from ezpz.launch.loop import Loop
-from ezpz.launch.run.hardware import HARDWARE, HardwareRecord, joined
 from ezpz.launch.settings import sampling
+from ezpz.watch.hardware import messages
+from ezpz.watch.hardware.host import Window
+from ezpz.watch.hardware.launcher import HARDWARE, HardwareRecord, joined
+from ezpz.watch.hardware.sampler.child import SHARED, SOURCES, Reader
+from ezpz.watch.hardware.sampler.files import Files
+from ezpz.watch.hardware.sampler.host import Host
 from lab import flavours
 from lab.process import wait_until
 from lab.require import require
 from lab.ssh import LAUNCH, SRC, Site
+from lab.watching import launcher_handle
 
 HERE = Path(__file__).parent
 UNKNOWN, NO_DRIVER, TIMEOUT, GPU_IS_LOST = 999, 9, 10, 15  # nvmlReturn_t
@@ -402,14 +403,14 @@ def test_a_source_that_raises_leaves_the_others(monkeypatch):
 # What the launcher makes of reports.
 
 
-def report(at, span=30.0, *, cards=(), problems=()):
+def report(at, span=30.0, *, cards=(), problems=(), trains=False):
     devices = []
     for place, fields in enumerate(map(dict, cards)):
         row = {"given": fields.pop("given", True), "throttled": list(fields.pop("throttled", {}).items())}
         row["figures"] = [(name, value, value, value) for name, value in fields.items()]
         devices.append(messages.DeviceFigures(id=str(place), name="H100", **row))
     host = [("cpu", 60.0, 60.0, 60.0), ("memory", 1e9, 1e9, 1e9)]
-    return messages.Hardware(at=at, span=span, devices=devices, host=host, problems=list(problems))
+    return messages.Hardware(at=at, span=span, devices=devices, host=host, problems=list(problems), trains=trains)
 
 
 @pytest.fixture
@@ -418,14 +419,15 @@ def keep(tmp_path):
 
     def make(loop=None, **how):
         notes = []
-        return HardwareRecord(loop or Loop(), str(tmp_path), notes.append, **how), notes
+        handle = launcher_handle(tmp_path, loop=loop, note=notes.append, launch="5f3a90c2")
+        return HardwareRecord(handle, **how), notes
 
     return make
 
 
 def rest(loop):
     """Let a supervisor do all that it has put off."""
-    while loop.due("join") < math.inf:
+    while loop.due("test ") < math.inf:
         loop.delay(-60)  # its pauses need not pass
         loop.turn()
 
@@ -437,17 +439,17 @@ def rows(folder):
 def test_rows_move_into_the_run_and_its_run_json_gets_the_summary(keep, tmp_path):
     record, notes = keep()
     busy = {"power": 600.0, "used": 98.0, "clock": 1980.0, "joules": 18_000.0, "throttled": {"power cap": 0.5}}
-    record.hear("n01", report(30.0, cards=[busy], problems=["device 1 (x) has no counter of power or energy"]))
+    record.add("n01", report(30.0, cards=[busy], problems=["device 1 (x) has no counter of power or energy"]))
     assert len(rows(tmp_path)) == 1
     run = tmp_path / "run"
     run.mkdir()
     (run / "run.json").write_text(json.dumps({"name": "x", "launch": {"EZPZ_LAUNCH_ID": "5f3a90c2"}}))
     record.use_folder(str(run))
-    record.hear("n01", report(60.0, cards=[{**busy, "power": 700.0, "joules": 21_000.0}]))
+    record.add("n01", report(60.0, cards=[{**busy, "power": 700.0, "joules": 21_000.0}]))
     assert not (tmp_path / HARDWARE).exists()
     assert [row["t"] for row in rows(run)] == [30.0, 60.0]
     assert rows(run)[0]["now"]["cpu"] == [2, 2, 2]  # cores: 60 s of CPU in 30 s
-    summary = record.close("5f3a90c2")
+    summary = record.end()["hardware"]
     assert summary["joules"] == 39_000
     device = summary["hosts"]["n01"]["devices"]["0"]
     assert (device["power"], device["joules"], device["throttled"]) == ([650, 700], 39_000, 0.5)
@@ -463,8 +465,8 @@ def test_another_launchs_run_is_left_alone_and_a_folder_of_another_host_too(keep
     run.mkdir()
     (run / "run.json").write_text('{"launch": {"EZPZ_LAUNCH_ID": "other"}}')
     record.use_folder(str(run))
-    record.hear("n01", report(30.0))
-    record.close("5f3a90c2")
+    record.add("n01", report(30.0))
+    record.end()
     assert (run / "run.json").read_text() == '{"launch": {"EZPZ_LAUNCH_ID": "other"}}'
 
 
@@ -477,11 +479,11 @@ def test_a_file_that_is_full_is_coarsened_and_loses_no_energy_and_no_peak(keep, 
     for turn in range(1, turns + 1):
         for host in ("n01", "n02", "n03"):
             power = 1000.0 if (turn, host) == (7, "n02") else 500.0
-            record.hear(host, report(30.0 * turn, cards=[{"power": power, "joules": 10.0}]))
+            record.add(host, report(30.0 * turn, cards=[{"power": power, "joules": 10.0}]))
         if turn % 3 == 0:
             rest(loop)
         largest = max(largest, (tmp_path / HARDWARE).stat().st_size)
-    record.close("")
+    record.end()
     kept = rows(tmp_path)
     assert largest < limit * 1.1
     assert limit / 4 < (tmp_path / HARDWARE).stat().st_size < limit * 1.1
@@ -499,9 +501,9 @@ def test_more_hosts_than_fit_end_the_file_and_not_the_run(keep, tmp_path):
     record, notes = keep(loop, limit=2000)
     for turn in range(4):
         for number in range(20):
-            record.hear(f"n{number}", report(30.0 * turn, cards=[{"power": 1.0}]))
+            record.add(f"n{number}", report(30.0 * turn, cards=[{"power": 1.0}]))
             rest(loop)
-    assert record.close("")["devices"] == 20
+    assert record.end()["hardware"]["devices"] == 20
     assert len(notes) == 1
     assert "kept no longer" in notes[0]
     assert (tmp_path / HARDWARE).stat().st_size < 6000
@@ -521,22 +523,21 @@ IDLE = {"power": 70.0, "used": 0.0, "clock": 345.0}
 def test_an_idle_device_is_named_within_a_minute_if_a_rank_has_it_and_others_work(keep):
     record, notes = keep()
     for at, span in ((5, 5.0), (30, 25.0), (60, 30.0)):
-        record.hear("n06", report(at, span, cards=[BUSY] * 4))
-        record.hear("n07", report(at, span, cards=[BUSY, BUSY, {**IDLE, "given": False}, IDLE]))
+        record.add("n06", report(at, span, cards=[BUSY] * 4))
+        record.add("n07", report(at, span, cards=[BUSY, BUSY, {**IDLE, "given": False}, IDLE]))
     assert notes == ["device 3 on n07 was idle for 60 s"]
-    record.hear("n07", report(90, cards=[BUSY, BUSY, IDLE, IDLE]))
+    record.add("n07", report(90, cards=[BUSY, BUSY, IDLE, IDLE]))
     assert len(notes) == 1
 
 
 def test_a_start_in_which_all_devices_wait_and_a_host_without_devices_are_no_news(keep):
     record, notes = keep()
     for at in range(30, 600, 30):
-        record.hear("n07", report(at, cards=[IDLE, IDLE]))
-        record.hear("n08", report(at))
+        record.add("n07", report(at, cards=[IDLE, IDLE]))
+        record.add("n08", report(at))
     assert notes == []
-    record.trains = True
     for at in (600, 630):
-        record.hear("n07", report(at, cards=[IDLE, IDLE]))
+        record.add("n07", report(at, cards=[IDLE, IDLE], trains=True))
     assert notes == ["device 0 on n07 was idle for 60 s"]
 
 
@@ -544,15 +545,15 @@ def test_a_slow_host_is_noted_only_beside_others_and_with_its_reason(keep):
     record, notes = keep()
     capped = {"throttled": {"power cap": 0.9}}
     for at in (30, 60, 90):
-        record.hear("n11", report(at, cards=[{**BUSY, **capped}] * 4))  # the cap is the same for all
-        record.hear("n12", report(at, cards=[{**BUSY, "clock": 1410.0, **capped}, BUSY]))
+        record.add("n11", report(at, cards=[{**BUSY, **capped}] * 4))  # the cap is the same for all
+        record.add("n12", report(at, cards=[{**BUSY, "clock": 1410.0, **capped}, BUSY]))
     assert notes == ["n12 ran device 0 at 1,410 MHz, others at 1,980 MHz: power cap"]
 
 
 def test_errors_of_memory_are_noted_and_no_run_has_more_than_three_notes(keep):
     record, notes = keep()
     for number in range(5):
-        record.hear(f"n{number}", report(30.0, cards=[{**BUSY, "errors": 2.0}]))
+        record.add(f"n{number}", report(30.0, cards=[{**BUSY, "errors": 2.0}]))
     assert notes[0] == "device 0 on n0 had 2 uncorrectable memory errors"
     assert len(notes) == 3
 

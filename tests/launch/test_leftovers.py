@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from ezpz.cluster.devices import nvml
 from ezpz.launch.host import leftovers
-from ezpz.launch.host.sampler import nvml
 
 EARLIER, NOW, OTHER = "9425ec0dbb097ccc", "9425ec0d71217815", "77777777bb097ccc"
 

@@ -115,8 +115,8 @@ SETTINGS = messages.Settings(
     parting=0.0,
     by_rank=True,
     live=False,
-    hardware=0.0,
     look=messages.NO_LOOK,
+    watchers=[],
 )
 GREETING = b"ezpz-agent-1 reports 00000001 " + b"0" * 32 + b" " + b"0" * 64 + b"\n"
 HEAD = b"\0\0\0\5" + b"\0" * 16
@@ -238,5 +238,5 @@ def agent_side(data):
         while "Lost" not in kinds:
             kinds += [type(order).__name__ for order in agent.orders()]
         assert kinds.count("Lost") == 1
-        assert set(kinds) <= {"Begin", "Signal", "Kill", "TakeStacks", "Release", "CountAnew", "Lost", "TellHardware"}
+        assert set(kinds) <= {"Begin", "Signal", "Kill", "TakeStacks", "Release", "CountAnew", "Lost"}
         return str(kinds[-3:])

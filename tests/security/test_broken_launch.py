@@ -98,7 +98,8 @@ def test_all_is_killed_and_told(run_cli, clean_env, home, survivors, module, nam
 ONLY_REPORTED = """
 import sys
 from ezpz.launch import entry
-from ezpz.launch.run import arrivals, hardware
+from ezpz.watch.hardware.launcher import HardwareRecord
+from ezpz.watch.stragglers.launcher import ArrivalRecord
 breaks = sys.argv[1]
 def wrap(owner, name):
     real = getattr(owner, name)
@@ -108,9 +109,9 @@ def wrap(owner, name):
             raise KeyError(7)
         return real(*args)
     setattr(owner, name, wrapped)
-for owner in (arrivals.ArrivalRecord, hardware.HardwareRecord):
+for owner in (ArrivalRecord, HardwareRecord):
     wrap(owner, "hear")
-    wrap(owner, "close")
+    wrap(owner, "end")
 sys.exit(entry.main(sys.argv[2:]))
 """
 # Trains until both kinds of reports have been heard, or for a minute at least.
@@ -129,7 +130,7 @@ ezpz.cleanup()
 """
 
 
-@pytest.mark.parametrize("breaks", ["hear", "close"])
+@pytest.mark.parametrize("breaks", ["hear", "end"])
 def test_a_mistake_in_what_is_only_reported_ends_no_run(run_cli, home, tmp_path, breaks):
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(TRAINS.replace("SRC", repr(SRC)))

@@ -9,12 +9,13 @@ import pytest
 
 from ezpz.dist import arrivals as arrivals_of_rank
 from ezpz.dist.arrivals import arrivals, where
-from ezpz.launch.messages import ArrivalsTold, RankArrivals
-from ezpz.launch.run import arrivals as arrivals_of_launch
-from ezpz.launch.run.arrivals import ArrivalRecord, read_times
+from ezpz.watch.stragglers import launcher as arrivals_of_launch
+from ezpz.watch.stragglers.launcher import ArrivalRecord, read_times
+from ezpz.watch.stragglers.messages import ArrivalsTold, RankArrivals
 from ezpz.why import Facts, diagnose
 from ezpz.why.lag import Arrival, Meeting, mean_lags, meetings, window
 from ezpz.why.stragglers import chance, find
+from lab.watching import launcher_handle
 
 WORLDS = 200
 
@@ -248,39 +249,39 @@ def tell(monkeypatch):
                 ]
                 times = arrivals(ring, {}, 1000)[1]
                 one = RankArrivals(rank=rank, group=group, span=5.0, figures=[0.1] * 7, times=times, where="a.py:3 (f)")
-                record.hear(ArrivalsTold(clock=-clock, ranks=[one]))
+                record.hear(0, ArrivalsTold(clock=-clock, ranks=[one]))
 
     return tell
 
 
 def test_clocks_of_hosts_do_not_count(tell, tmp_path):
     for clocks in ((0.0, 0.0), (0.0, 3600.0), (-0.2, 0.2), (7.5, -86400.0)):
-        record = ArrivalRecord(str(tmp_path))
+        record = ArrivalRecord(launcher_handle(tmp_path))
         tell(record, world(random.Random(5), 2, noise=0.02, late=0, delay=0.15), clocks)
-        summary = record.close()
+        summary = record.end()["arrivals"]
         found = find(summary["windows"])
         assert found.rank == 0, clocks
         assert found.lag == pytest.approx(0.15, rel=0.1)
-        record = ArrivalRecord(str(tmp_path))
+        record = ArrivalRecord(launcher_handle(tmp_path))
         tell(record, world(random.Random(5), 2, noise=0.1), clocks)
-        assert find(record.close()["windows"]) is None, clocks
+        assert find(record.end()["arrivals"]["windows"]) is None, clocks
 
 
 def test_a_clock_that_nobody_corrects_would_be_found_late(tell, tmp_path):
     """What the test above rests on: without the agents' clocks a host that is ahead seems to come last."""
-    record = ArrivalRecord("")
+    record = ArrivalRecord(launcher_handle())
     found = world(random.Random(5), 2, noise=0.02)
     shifted = {number: {0: each[0], 1: Arrival(each[1].at + 0.15)} for number, each in found.items()}
     tell(record, shifted, (0.0, 0.0))
-    assert find(record.close()["windows"]).rank == 1
+    assert find(record.end()["arrivals"]["windows"]).rank == 1
     assert not list(tmp_path.iterdir())
 
 
 def test_a_long_run_keeps_a_bounded_number_of_windows(tell, tmp_path, monkeypatch):
     monkeypatch.setattr(arrivals_of_launch, "_MOST_WINDOWS", 8)
-    record = ArrivalRecord(str(tmp_path))
+    record = ArrivalRecord(launcher_handle(tmp_path))
     tell(record, world(random.Random(5), 2, steps=3000, noise=0.02, late=1, delay=0.15), (0.0, 0.0))
-    summary = record.close()
+    summary = record.end()["arrivals"]
     assert 4 <= len(summary["windows"]) <= 8
     assert len((tmp_path / "arrivals.jsonl").read_text().splitlines()) == len(summary["windows"])
     assert summary["seconds"] == pytest.approx(3000 * 0.46, rel=0.05)
@@ -288,23 +289,23 @@ def test_a_long_run_keeps_a_bounded_number_of_windows(tell, tmp_path, monkeypatc
 
 
 def test_ranks_that_start_late_belong_to_a_window_that_has_begun_without_them(tell, tmp_path):
-    record, found = ArrivalRecord(str(tmp_path)), world(random.Random(6), 4, noise=0.2, late=3, delay=0.3)
+    record, found = ArrivalRecord(launcher_handle(tmp_path)), world(random.Random(6), 4, noise=0.2, late=3, delay=0.3)
     numbers = sorted(found)
     early = {number: {rank: found[number][rank] for rank in (0, 1)} for number in numbers[:40]}
     tell(record, early, (0.0, 0.0))
     tell(record, {number: found[number] for number in numbers[40:]}, (0.0,) * 4)
-    summary = record.close()
+    summary = record.end()["arrivals"]
     assert {(group["rank"], group["size"]) for row in summary["windows"] for group in row["groups"]} == {(3, 4)}
 
 
 def test_few_meetings_are_no_window(tell, tmp_path):
-    record = ArrivalRecord(str(tmp_path))
+    record = ArrivalRecord(launcher_handle(tmp_path))
     tell(record, world(random.Random(5), 2, steps=5, late=1, delay=0.5), (0.0, 0.0))
-    assert find(record.close()["windows"]) is None
+    assert find(record.end()["arrivals"]["windows"]) is None
 
 
 def test_a_rank_that_tells_nothing_leaves_no_trace():
-    assert ArrivalRecord("").close() is None
+    assert ArrivalRecord(launcher_handle()).end() == {}
 
 
 FIGURES = {

@@ -132,7 +132,7 @@ class _Reporter:
             if not times:
                 return progress.is_heard()
             words = [f"{value:.4g}" for value in (span, *used, loading, here)]
-            return progress.tell(f"arrivals {group} {' '.join(words)} {times} {line}")
+            return progress.tell("arrivals", group, *words, times, line)
 
 
 def _entries(dump: bytes) -> list[dict[str, Any]]:

@@ -96,8 +96,10 @@ NO_LOOK = Look(wanted=False, program="", script="", folder="", own_devices=False
 class Settings(Message):
     """What every agent of a launch needs to know: folder of the logs, idle limit, whether there is input, recorder's
     folder, folder where ranks leave their last collectives, how long ranks may take to end when the launcher is lost,
-    whether it reports the stages of each rank, whether the launcher draws a line of progress, seconds between two
-    samples of the hardware, 0 for none, and what to look at first.
+    whether it reports the stages of each rank, whether the launcher draws a line of progress, what to look at first,
+    and of each watcher (`ezpz.launch.watchers`) its name, its file, the seconds until its host side is made by itself
+    (-1: at its first message), what its sides are told, and the kinds of its words and of its orders where these are
+    not known before.
     """
 
     log_dir: str = text_field(_PATH)
@@ -108,8 +110,10 @@ class Settings(Message):
     parting: float = seconds_field()
     by_rank: bool = flag_field()
     live: bool = flag_field()
-    hardware: float = seconds_field()
     look: Look = part_field(Look)
+    watchers: list[tuple[str, str, float, str, str, str]] = rows_field(
+        *(Text(40), Text(_PATH), Seconds(False), Text(_TEXT), Text(_TEXT), Text(_TEXT)), most=64
+    )
 
 
 class Welcome(Message):
@@ -354,35 +358,6 @@ class InputUnread(Message):
     kind = "unread"
 
 
-class DeviceFigures(Message):
-    """What one device did: whether a rank has it as its own; name, mean, least and most of each figure; and why it was
-    slowed down, in which share of the samples.
-    """
-
-    id: str = text_field(64)
-    name: str = text_field(128)
-    given: bool = flag_field()
-    figures: list[tuple[str, float, float, float]] = rows_field(
-        Text(24), Seconds(False), Seconds(False), Seconds(False), most=24
-    )
-    throttled: list[tuple[str, float]] = rows_field(Text(40), Seconds(False), most=16)
-
-
-class Hardware(Message):
-    """What a host's devices, and this launch's processes there, did in the last ``span`` seconds up to ``at``; and what
-    cannot be read there, each reported once.
-    """
-
-    kind = "hardware"
-    at: float = seconds_field()
-    span: float = seconds_field()
-    devices: list[DeviceFigures] = list_field(part_field(DeviceFigures), most=256)
-    host: list[tuple[str, float, float, float]] = rows_field(
-        Text(24), Seconds(False), Seconds(False), Seconds(False), most=24
-    )
-    problems: list[str] = list_field(Text(400), most=16)
-
-
 class Savers(Message):
     """What ranks of the host have reported of saving: how many can save when asked, how many of these agree among
     themselves at which step; the longest save in seconds and the steps in the newest one, each -1 if none; the number
@@ -417,31 +392,6 @@ class TermHeld(Message):
     """A SIGTERM that others than the launcher have sent to ranks of the host waits for a save (`Hold`)."""
 
     kind = "held"
-
-
-class RankArrivals(Message):
-    """When a rank came to its last collectives: fields as in `Arrivals`."""
-
-    rank: int = rank_field()
-    group: str = text_field(40)
-    span: float = seconds_field()
-    figures: list[float] = list_field(Seconds(False), most=7)
-    times: str = text_field(_TEXT)
-    where: str = text_field(_FUNCTION)
-
-
-class ArrivalsTold(Message):
-    """When ranks of the host came to their last collectives, and what to add to its clock to get the launcher's."""
-
-    kind = "arrivals"
-    clock: float = seconds_field()
-    ranks: list[RankArrivals] = list_field(part_field(RankArrivals), most=4096)
-
-
-class RecordDue(Message):
-    """Rank 0 is about to draw its record: what the other hosts' hardware did should be there by then."""
-
-    kind = "due"
 
 
 class Refused(Message):
@@ -532,12 +482,6 @@ class SaveNow(Message):
     number: int = number_field(0)
 
 
-class TellHardware(Message):
-    """Report what the hardware did since the last report; the answer to `RecordDue`, for all agents."""
-
-    kind = "hardware?"
-
-
 # What ranks themselves tell their agent.
 
 
@@ -574,29 +518,6 @@ class Busy(Message):
 
     kind = "busy"
     busy: int = number_field(0, 1)
-
-
-class Arrivals(Message):
-    """When that rank came to its last collectives of a group, since the last line, which is ``span`` seconds ago.
-
-    In this time it was ready and had no core for ``delay`` seconds, used ``cpu`` seconds, had ``faults`` major page
-    faults, was stopped by its cgroup for ``throttled`` seconds, and lost ``steal`` seconds to other virtual machines.
-    Of the looks at its main thread the share ``loader`` found it in a DataLoader, and ``here`` in the line ``where``.
-    ``times`` are as `ezpz.dist.arrivals` writes them.
-    """
-
-    kind = "arrivals"
-    group: str = text_field(40)
-    span: float = seconds_field()
-    delay: float = seconds_field()
-    cpu: float = seconds_field()
-    faults: float = seconds_field()
-    throttled: float = seconds_field()
-    steal: float = seconds_field()
-    loader: float = seconds_field()
-    here: float = seconds_field()
-    times: str = text_field(_TEXT)
-    where: str = text_field(_FUNCTION)
 
 
 class Section(Message):
@@ -693,7 +614,7 @@ class _Json(Direction):
         except (ValueError, RecursionError) as error:  # 4,000 times `[` is no syntax error to Python
             raise MalformedMessage(f"no JSON: {error}") from None
         name = values.get(self.key, "") if type(values) is dict else None
-        kind = self.kinds.get(name) if type(name) is str else None
+        kind = self.find(name) if type(name) is str else None
         if kind is None:
             raise MalformedMessage(f"no message: {line[:60]!r}")
         return from_fields(kind, values)
@@ -705,7 +626,7 @@ REPORTS = _Json(
     "say",
     _LONGEST_REPORT,
     *(Looked, Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, Pace, RankBusy, StacksTaken, Note),
-    *(InputWanted, InputUnread, Hardware, ArrivalsTold, Savers, SaveAnswered, TermHeld, RecordDue, Recording, Refused),
+    *(InputWanted, InputUnread, Savers, SaveAnswered, TermHeld, Recording, Refused),
     Done,
     CollectivesTold,
     Alive,
@@ -722,7 +643,6 @@ ORDERS = _Json(
         Release,
         CountAnew,
         AreYouAlive,
-        TellHardware,
         AskToSave,
         SaveNow,
         OutputTaken,
@@ -733,7 +653,7 @@ ORDERS = _Json(
 FROM_RANKS = Words(
     LONGEST_ORDER,
     *FROM_SHIMS.kinds.values(),
-    *(RankSpeaks, StageReached, Beat, At, Pace, Busy, Section, Recording, DumpsAt, Arrivals),
+    *(RankSpeaks, StageReached, Beat, At, Pace, Busy, Section, Recording, DumpsAt),
     *(Saver, Saved, Leaves, SaveAnswer, Ending),
 )
 TO_RANKS = Words(LONGEST_ORDER, AskToSave, SaveNow, Hold, Signal)

@@ -36,7 +36,7 @@ from ezpz.records import NamedTuple, replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from ezpz.cluster import Site
@@ -226,8 +226,20 @@ class PlanBuilder:
             "parting": _PARTING if scheduler(survey.allocation.scheduler).signalling_daemon else 0.0,
             "by_rank": survey.placement.world_size <= _STAGES_OF_EACH,
             "live": not self.keeps_terminal and may_draw(self.environ),
-            "hardware": self._sampling,
+            "watchers": [*self._watchers()],
         }
+
+    def _watchers(self) -> Iterator[tuple[str, str, float, str, str, str]]:
+        """Yield the watchers that are on, as rows of `ezpz.launch.messages.Settings`."""
+        if self._sampling and sys.platform == "linux":
+            yield "hardware", "", self._sampling, str(self._sampling), "", ""
+        yield "stragglers", "", -1.0, "", "", ""
+        if self.attempt > 1:
+            yield "leftovers", "", -1.0, "", "", ""
+        if self.environ.get("EZPZ_WATCHERS"):
+            from ezpz.launch.watchers import chosen
+
+            yield from chosen(self.environ)
 
     def write_hostfile(self, folder: str) -> None:
         """Write the host file of the plans to come into ``folder``; nothing where none is needed."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any, ClassVar
 
     from typing_extensions import dataclass_transform
@@ -400,19 +400,31 @@ class Release(Message):
     codes: bool = flag_field()
 
 
+class Unheard(Message):
+    """A message of a watcher that cannot be imported on this side."""
+
+
 class Direction:
     """All messages that travel one way.
 
     Attributes:
         longest: Bytes that a line may have.
         kinds: The messages by the name of their kind.
+        later: What returns the class of a kind that is imported only when it first comes.
     """
 
-    __slots__ = ("kinds", "longest")
+    __slots__ = ("kinds", "later", "longest")
 
     def __init__(self, longest: int, *messages: type[Message]) -> None:
         self.longest = longest
         self.kinds = {message.kind: message for message in messages}
+        self.later: dict[str, Callable[[], type[Message]]] = {}
+
+    def find(self, kind: str) -> type[Message] | None:
+        """Return the class of a kind; None where none of this kind travels this way."""
+        if kind in self.later:
+            self.kinds[kind] = self.later.pop(kind)()
+        return self.kinds.get(kind)
 
     def encode(self, message: Message) -> bytes:
         """Return the bytes of a message; a line of words has its newline."""
@@ -441,9 +453,11 @@ class Words(Direction):
         if len(line) > self.longest:
             raise MalformedMessage(f"a line of {len(line)} bytes; expected at most {self.longest}")
         name, _, rest = line.decode("utf-8", "surrogateescape").partition(" ")
-        kind = self.kinds.get(name)
+        kind = self.find(name)
         if kind is None:
             raise MalformedMessage(f"no message: {line[:60]!r}")
+        if kind is Unheard:
+            return Unheard()
         words = rest.split(" ", len(kind.fields) - 1) if kind.fields else []
         if len(words) != len(kind.fields):
             raise MalformedMessage(f"{kind.__name__} has {len(kind.fields)} fields; {len(words)} came")

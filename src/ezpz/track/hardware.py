@@ -3,8 +3,8 @@
     {"v":1,"t":1795287630.2,"s":30.0,"host":"n07","now":{"cpu":[3.9,3.7,4.1],"memory":[…]},"devices":[
      {"id":"3","name":"NVIDIA H100","given":true,"power":[612,580,640],"joules":18360,"throttled":{"power cap":0.5}}]}
 
-`ezpz.launch.run.hardware` writes them and says what they mean. Of a run whose folder the launcher cannot reach they are
-in the folder of the launch.
+`ezpz.watch.hardware.launcher` writes them and says what they mean. Of a run whose folder the launcher cannot reach they
+are in the folder of the launch.
 """
 
 from __future__ import annotations

@@ -26,15 +26,16 @@ from ezpz.launch.host.rank_input import RankInput
 from ezpz.launch.host.rank_process import LARGE_PIPE, READ, RankProcess
 from ezpz.launch.host.rank_start import FOR_RANK_ALONE, TO_ALL
 from ezpz.launch.loop import NO_ROOM, Loop, SignalPipe
+from ezpz.launch.watchers import HostHandle, Watchers
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     from ezpz.launch.host.connection import NoConnection
     from ezpz.launch.host.end_facts import Counters
-    from ezpz.launch.host.hardware import Hardware
     from ezpz.launch.host.look import Answer
     from ezpz.launch.host.mpi_trap import MpiTrap
     from ezpz.launch.host.output import RankOutput
@@ -249,7 +250,6 @@ class Agent:
         self._local = LocalConnections(self._loop, self._hear, self._hung_up)
         self._pipes = RankPipes(self._loop, self.ranks, connection)
         self._input: RankInput | None = None
-        self._hardware: Hardware | None = None
         self._heard: dict[int, float] = {}  # signal: when it came to this process, and so to every process of the job
         self._is_signalled_alone = False
         self._ordered: dict[int, float] = {}  # signal: when the launcher has last had it passed on
@@ -269,14 +269,34 @@ class Agent:
         self._lost = False
         self._up = False
         self._looks = False  # whether ranks wait for what is found out about this host
-        self._waits_for_devices = False  # whether they wait for memory that an earlier attempt still holds
+        self._holders: set[str] = set()  # watchers for which they wait
         self._begun = not has_shims
         self._done = False
         self._stuck: list[int] | None = None  # what survives at the end of all ranks; None before that
         self._turns_away = False  # shims that still come, because no rank of this launch is to begin
         self._finished = False
+        self._watch = Watchers(connection.settings.watchers, "host", self._handle, self._note_once)
         if isinstance(connection, Connection):
             self._loop.read(connection.control, lambda _: self._obey())
+
+    def _handle(self, name: str, config: str, guarded: Callable[..., Any]) -> HostHandle:
+        """Return what a watcher may do here."""
+        handle = HostHandle(name, config, self._loop, self._note_once, guarded)
+        handle.ranks, handle.clock, handle.launch = self.ranks, self.connection.clock, self.launch
+        handle.report = self.connection.report
+        handle.fail = self.give_up
+        handle.is_running = lambda: self._begun and len(self.ranks) >= self.expected
+        handle.hold = lambda holds: self._hold_start(name, holds=holds)
+        return handle
+
+    def _hold_start(self, name: str, *, holds: bool) -> None:
+        """Keep the ranks of all hosts from beginning, by not being up, or let them."""
+        if holds:
+            self._holders.add(name)
+        elif name in self._holders:
+            self._holders.discard(name)
+            if self._up:
+                self._report_up(self.expected)
 
     def stand_guard(self, *, obeys_signals: bool, is_signalled_alone: bool = False) -> None:
         """Adopt orphans, and notice the end of children; other signals end only what is a host's own process.
@@ -349,8 +369,7 @@ class Agent:
             first: Whether rank 0 is among them.
         """
         settings = self.connection.settings
-        if environ.get("EZPZ_ATTEMPT", "1") != "1":
-            self._wait_for_devices()
+        self._watch.before_begin(environ, first=first)
         if not settings.look.wanted:
             return
         from ezpz.launch.host.look import LIMIT, look_beside
@@ -393,7 +412,7 @@ class Agent:
     def run(self) -> int:
         """Return the exit code of the first rank that failed here, when nothing of this host's ranks is left."""
         keep_freed_memory()
-        self._sample_later()
+        self._watch.start(self._loop)
         while not self._over:
             self._pipes.keep_pace()
             self._mend_output()
@@ -437,40 +456,19 @@ class Agent:
             connection.give_up_output()
             self.give_up(f"its connection for output was cut and cannot be made again: {why}")
 
-    def _sample_later(self) -> None:
-        every = self.connection.settings.hardware
-        if every and isinstance(self.connection, Connection) and sys.platform == "linux":
-            self._loop.after("hardware", every, self._sample)
-
-    def _sample(self) -> None:
-        """Begin to sample what the hardware does, when ranks have run for a while: a short run pays nothing."""
-        assert isinstance(self.connection, Connection)
-        pids = [rank.pid for rank in self._alive() if rank.pid]
-        if not (self._begun and pids) or len(self.ranks) < self.expected:
-            self._sample_later()
-            return
-        from ezpz.launch.host.hardware import Hardware
-
-        self._hardware = Hardware(self._loop, self.connection, pids)
-
     # Messages of shims and ranks.
 
     def _hear(self, connection: socket.socket, message: Message, files: tuple[int, ...]) -> None:
         if isinstance(message, messages.ShimStarted):
             self._shim_started(connection, message, files)
         elif self._progress.hear(connection, message):
-            if self._hardware and isinstance(message, messages.Busy) and message.busy:
-                self._record_due(connection)
+            speaker = self._progress.speaker(connection)
+            if speaker:
+                self._watch.hear(message, speaker)
         else:
             rank = next((rank for rank in self.ranks.values() if rank.shim is connection), None)
             if rank:
                 self._hear_shim(rank, message)
-
-    def _record_due(self, speaker: socket.socket) -> None:
-        """A report of the run may be drawn now: have what the hardware did so far where its reader looks."""
-        if self._hardware and self._progress.rank_of(speaker) == 0:
-            self._hardware.tell()
-            self.connection.report(messages.RecordDue())
 
     def _shim_started(self, connection: socket.socket, shim: messages.ShimStarted, pipes: tuple[int, ...]) -> None:
         if self._turns_away:
@@ -675,8 +673,8 @@ class Agent:
                 self._progress.obey(order)
             elif isinstance(order, messages.Hold):
                 self._hold_terms(order)
-            elif isinstance(order, messages.TellHardware | messages.AreYouAlive):
-                self._answer(order)
+            elif isinstance(order, messages.AreYouAlive):
+                self.connection.report(messages.Alive())
             elif isinstance(order, messages.Kill):
                 self._kill()
             elif isinstance(order, messages.Release):
@@ -686,6 +684,8 @@ class Agent:
             elif isinstance(order, messages.Lost):
                 self._loop.forget(self.connection.control)
                 self._launcher_lost(self.connection.settings.parting)
+            else:
+                self._watch.obey(order)
 
     def _pass_on(self, number: int) -> None:
         """Give the ranks a signal that the launcher has sent."""
@@ -701,12 +701,6 @@ class Agent:
         self._note_held_term()
         self._give_early_signals()
         self._progress.signalled(number)
-
-    def _answer(self, order: messages.TellHardware | messages.AreYouAlive) -> None:
-        if isinstance(order, messages.AreYouAlive):
-            self.connection.report(messages.Alive())
-        elif self._hardware:
-            self._hardware.tell()
 
     def _hold_terms(self, order: messages.Hold) -> None:
         """Keep the SIGTERMs back that others send to ranks, until the launcher sends one, or no longer."""
@@ -788,36 +782,8 @@ class Agent:
     def _report_up(self, ranks: int) -> None:
         self._up = True
         self._loop.cancel("partial")
-        if not self._looks and not self._waits_for_devices:
+        if not self._looks and not self._holders:
             self.connection.report(messages.Up(ranks=ranks))
-
-    def _wait_for_devices(self) -> None:
-        """Hold the ranks back while processes of an earlier attempt hold memory of this host's devices."""
-        from ezpz.launch.host.leftovers import LIMIT, note_on, wait_beside
-
-        try:
-            pid, answer = wait_beside(self.launch)
-        except OSError:  # no more processes: the ranks may begin all the same
-            return
-        self._waits_for_devices = True
-
-        def end(text: str) -> None:
-            self._loop.forget(answer)
-            self._loop.cancel("devices")
-            os.close(answer)
-            if note := note_on(text):
-                self._note_once(note)
-            self._waits_for_devices = False
-            if self._up:
-                self._report_up(self.expected)
-
-        self._loop.read(answer, lambda _: end(os.read(answer, 1 << 12).decode()))
-
-        def too_late() -> None:  # its driver holds it
-            os.kill(pid, signal.SIGKILL)
-            end("")
-
-        self._loop.after("devices", LIMIT + 5, too_late)
 
     def _looked(self, answer: Answer) -> None:
         """Report what was found about this host, unless it came too late."""
@@ -849,6 +815,7 @@ class Agent:
 
     def _report_end(self, rank: RankProcess) -> None:
         rank.reported = True
+        self._watch.all("ended", rank)
         self._pipes.close(rank)
         if rank.stdin is not None:
             os.close(rank.stdin)
@@ -920,13 +887,11 @@ class Agent:
 
     def _tidy_up(self) -> list[int]:
         """Kill what the ranks have left, and say all that is to be said before the end; return who survives."""
-        if self._hardware:
-            self._hardware.stop()
-        self._loop.cancel("hardware")
+        self._watch.all("finish")
         # What a killed shim had adopted has no parent that waits for it.
         lost = any(rank.shim_pid and not rank.shim for rank in self.ranks.values())
         stuck = process_tree.kill_all(self.launch) if lost or not process_tree.childless() else []
-        for message in (*self._progress.stages(self.expected, final=True), *self._progress.arrivals()):
+        for message in self._progress.stages(self.expected, final=True):
             self.connection.report(message)
         for message in self._progress.last_words():
             self.connection.report(message)

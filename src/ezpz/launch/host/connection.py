@@ -278,8 +278,8 @@ class NoConnection:
         parting=0.0,
         by_rank=False,
         live=False,
-        hardware=0.0,
         look=messages.NO_LOOK,
+        watchers=[],
     )
 
     def report(self, message: Message) -> None:

@@ -135,8 +135,8 @@ def is_exiting(text: str) -> bool:
 
 
 def _computing() -> set[int]:
-    from ezpz.launch.host.sampler.nvml import Nvml
-    from ezpz.launch.host.sampler.visible import Ranks
+    from ezpz.cluster.devices.nvml import Nvml
+    from ezpz.cluster.devices.visible import Ranks
 
     try:
         return Nvml(Ranks([])).computing()

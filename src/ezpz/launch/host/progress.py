@@ -31,7 +31,6 @@ __all__ = ["Progress"]
 _FIRST_LOOK, _SLOWEST, _LAST_LOOK = 0.25, 5.0, 600.0  # seconds: looks at the stages grow rarer, and end
 _EXACT = 0.05  # of the time since the ranks began: how far the time of a look may lie behind the stage
 _DUMP = 1.5  # seconds for a rank to write its stacks after the signal
-_TOGETHER = 0.5  # seconds in which the arrivals of a host's ranks become one message
 _ANSWER = 0.02  # seconds between two looks for answers of ranks
 _LATE = 1.0  # seconds behind the time when it was to look
 _ORDER = ("shim", "process", "interpreter", "torch", "setup", "met", "group", "model", "data", "step", "second_step")
@@ -62,8 +61,6 @@ class Progress:
         self._stacks: dict[int, messages.RankStack] = {}
         self._asked = 0
         self._savers: HostSavers | None = None  # made when the first rank says that it can save
-        self._arrivals: list[messages.RankArrivals] = []
-        self._arrivals_due: float | None = None
         self._question: Question | None = None  # for the last collectives
         self.run_folder = ""  # where a rank of this host keeps the record of its run
 
@@ -103,7 +100,7 @@ class Progress:
             rank.step = message.step
             if self._savers:
                 self._savers.came_to(rank.rank, message.step)
-        elif isinstance(message, messages.Pace | messages.Recording | messages.Arrivals):
+        elif isinstance(message, messages.Pace | messages.Recording):
             self._pass_on(rank, message)
         elif isinstance(message, messages.DumpsAt):
             rank.dumps[_pid_of(connection) or rank.pid] = message.number
@@ -112,10 +109,9 @@ class Progress:
         elif isinstance(message, messages.Saver | messages.Saved | messages.Leaves | messages.SaveAnswer):
             self._hear_of_saving(connection, rank, message)
 
-    def rank_of(self, connection: socket.socket) -> int | None:
+    def speaker(self, connection: socket.socket) -> RankProcess | None:
         """Return which rank speaks on a connection; None before it has said so."""
-        rank = self._speakers.get(connection)
-        return rank.rank if rank else None
+        return self._speakers.get(connection)
 
     def hung_up(self, connection: socket.socket) -> None:
         """Forget a rank's connection."""
@@ -146,33 +142,10 @@ class Progress:
             self._savers = HostSavers(self._unsent)
         return self._savers
 
-    def _take_arrivals(self, rank: RankProcess, message: messages.Arrivals) -> None:
-        """Keep what a rank tells until the others of this host have, so that the launcher gets one message."""
-        figures = [message.delay, message.cpu, message.faults, message.throttled, message.steal]
-        self._arrivals.append(
-            messages.RankArrivals(
-                rank=rank.rank,
-                group=message.group,
-                span=message.span,
-                figures=[*figures, message.loader, message.here],
-                times=message.times,
-                where=message.where,
-            )
-        )
-        if self._arrivals_due is None:
-            self._arrivals_due = time.monotonic() + _TOGETHER
-
-    def arrivals(self) -> list[Message]:
-        """Return when ranks came to their last collectives, as far as they have reported since the last call."""
-        reported, self._arrivals, self._arrivals_due = self._arrivals, [], None
-        return [messages.ArrivalsTold(clock=self._clock, ranks=reported)] if reported else []
-
-    def _pass_on(self, rank: RankProcess, message: messages.Pace | messages.Recording | messages.Arrivals) -> None:
+    def _pass_on(self, rank: RankProcess, message: messages.Pace | messages.Recording) -> None:
         if isinstance(message, messages.Recording):
             self.run_folder = message.folder
-        if isinstance(message, messages.Arrivals):
-            self._take_arrivals(rank, message)
-        elif rank.rank == 0 and (self._settings.live or isinstance(message, messages.Recording)):
+        if rank.rank == 0 and (self._settings.live or isinstance(message, messages.Recording)):
             self._unsent.append(message)
 
     def _set_busy(self, rank: RankProcess, *, busy: bool) -> None:
@@ -231,7 +204,7 @@ class Progress:
 
     def due(self) -> float | None:
         """Return when there is something to do."""
-        dues = [self._look_at, self._dump_by, self._next_idle(), self._arrivals_due]
+        dues = [self._look_at, self._dump_by, self._next_idle()]
         if self._question:
             dues.append(min(self._question.end, time.monotonic() + _ANSWER))
         return min((due for due in dues if due is not None), default=None)
@@ -256,8 +229,6 @@ class Progress:
                         ending=rank.ending > 0,
                     )
                 )
-        if self._arrivals_due is not None and now >= self._arrivals_due:
-            reports += self.arrivals()
         if self._dump_by is not None and now >= self._dump_by:
             reports.append(self._stacks_taken())
         if self._question and (now >= self._question.end or not self._question.silent):

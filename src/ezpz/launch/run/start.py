@@ -89,6 +89,7 @@ class _Run(Supervisor):
 
     _begun: dict[str, Any]  # what run.json holds so far
     more: dict[str, Any]  # what it holds besides
+    _watched: dict[str, Any]  # what watchers add to it at the end
 
     def start_programs(self) -> None:
         """Start what brings up the ranks."""
@@ -131,9 +132,12 @@ class _Run(Supervisor):
             EzpzError: The ranks must fail.
         """
         refusal = self.preflight.look_here(self.plan)
-        if refusal:
+        error = refusal.error if refusal else None
+        if not error and (text := self.refusal()):
+            error = LaunchError(f"cannot start: {text}")
+        if error:
             self._begun = self._keep_first_record(index)
-            raise refusal.error
+            raise error
         self.note_findings()
 
     def all_train(self) -> None:
@@ -215,10 +219,8 @@ class _Run(Supervisor):
             "check": self.preflight.record(self.plan, self.found),
             "launcher_words": self.launcher_words(),
         }
-        if self.hardware:
-            more["hardware"] = self.observe("devices", self.hardware.close, self.launch)
-        if self.arrivals:
-            more["arrivals"] = self.observe("stragglers", self.arrivals.close)
+        self._watched = {name: value for part in self.watch.all("end", outcome) for name, value in part.items()}
+        more.update(self._watched)
         return record.ended({**begun, **more}, outcome.code, time.time(), stopped=outcome.stopped)
 
     def _explain(self, fields: dict[str, Any]) -> str:
@@ -226,7 +228,7 @@ class _Run(Supervisor):
 
         A mistake of ours in them must not spoil an end whose record is complete.
         """
-        if not (fields["exit_code"] or self._run_folder or fields.get("arrivals")):  # nothing could say more
+        if not (fields["exit_code"] or self._run_folder or self._watched):  # nothing could say more
             return ""
         from ezpz.why import Facts, diagnose, last_line
         from ezpz.why.facts import COLLECTIVES, by_rank

@@ -40,6 +40,7 @@ from ezpz.launch.run.held_term import HeldTerm, seconds_to_save
 from ezpz.launch.run.live_line import LiveLine
 from ezpz.launch.run.rank_input import InputPump
 from ezpz.launch.run.world import STAGES, Stages, World
+from ezpz.launch.watchers import LauncherHandle, Watchers
 from ezpz.visible import LINES, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -50,11 +51,9 @@ if TYPE_CHECKING:
 
     from ezpz.launch.messages import Message
     from ezpz.launch.plan import LaunchPlan
-    from ezpz.launch.run.arrivals import ArrivalRecord
     from ezpz.launch.run.child import Child
     from ezpz.launch.run.control import Control
     from ezpz.launch.run.failures import Limits
-    from ezpz.launch.run.hardware import HardwareRecord
     from ezpz.launch.run.preflight import Preflight
     from ezpz.launch.run.requests import Requests
     from ezpz.launch.run.saving import Saving
@@ -158,9 +157,8 @@ class Supervisor:
         self._waiting_signals: list[int] = []  # for ranks that have not begun
         self._was_full = False  # whether the screen was when hosts were to be given up
         self._killed = False  # whether SIGKILL has been sent
-        self.hardware: HardwareRecord | None = None  # made when a host first reports of its own
-        self.arrivals: ArrivalRecord | None = None  # made when ranks first tell of their collectives
-        self._given_up: set[str] = set()  # what is observed no more, because that failed
+        self.watch = Watchers(control.settings.watchers, "launcher", self._handle, self.note)
+        self._watchers_agree: bool | None = None  # that ranks begin; None before they were asked
         self._run_folder = ""
         self._saving: Saving | None = None  # made when a rank says that it can save, or keeps a record
         self._held = HeldTerm(self.loop, self.say, self._pass_held_on)
@@ -628,7 +626,7 @@ class Supervisor:
         """Let all ranks begin, and give them the signals that came before; nothing has failed so far."""
         if self.world.begun or self.stopping or self.outcome.failures:
             return
-        if not self._may_begin():
+        if not self._may_begin() or not self._watchers_let_begin():
             return
         if self.preflight.level.value != "off":
             self.note_findings()
@@ -644,6 +642,35 @@ class Supervisor:
             text = refusal.text.removesuffix(".")
             self.blame(Failure("cannot start:", text, refusal.error.exit_code, time.time()))
         return not refusal
+
+    def refusal(self) -> str:
+        """Return why watchers let no rank begin; empty where they do. They are asked once."""
+        if self._watchers_agree is None:
+            refusals = [text for text in self.watch.before_begin() if text]
+            self._watchers_agree = not refusals
+            return refusals[0] if refusals else ""
+        return ""
+
+    def _watchers_let_begin(self) -> bool:
+        text = self.refusal()
+        if text:
+            self.blame(Failure("cannot start:", text, _REFUSED, time.time()))
+        return not text
+
+    def _handle(self, name: str, config: str, guarded: Callable[..., Any]) -> LauncherHandle:
+        """Return what a watcher may do here."""
+        handle = LauncherHandle(name, config, self.loop, self.note, guarded)
+        handle.plan, handle.launch, handle.folder, handle.host = self.plan, self.launch, self.folder, self.world.host
+        handle.order, handle.end_run = self._order, self.end_run
+        return handle
+
+    def _order(self, order: Message, *, but: int | None = None) -> None:
+        self.control.order(order, set(self.control.heard) - self.control.done - {but})
+
+    def end_run(self, why: str, code: int) -> None:
+        """End the run, of something that is no failure of a rank or a host."""
+        if not self.stopping:
+            self.blame(Failure(why, "", code, time.time()))
 
     def _send(self, number: int) -> None:
         """Send a signal to all ranks through their agents."""
@@ -756,16 +783,14 @@ class Supervisor:
             self._agent_came(index, message)
         elif isinstance(message, messages.Up | messages.Partial | messages.Looked):
             self._hear_of_start(index, message)
-        elif isinstance(message, messages.Hardware | messages.Recording | messages.Stages | messages.Finished):
+        elif isinstance(message, messages.Recording | messages.Stages | messages.Finished):
             self._hear_of_work(self.world.host(index), message)
-        elif isinstance(message, messages.RankBusy | messages.Idle | messages.Pace | messages.ArrivalsTold):
+        elif isinstance(message, messages.RankBusy | messages.Idle | messages.Pace):
             self._hear_of_progress(self.world.host(index), message)
         elif isinstance(message, messages.StacksTaken | messages.CollectivesTold):
             self._hear_what_ranks_do(index, message)
         elif isinstance(message, messages.Note):
             self.note(message.text)
-        elif isinstance(message, messages.RecordDue):
-            self.control.order(messages.TellHardware(), set(self.control.heard) - {index})
         elif isinstance(message, messages.InputWanted | messages.InputUnread):
             self._hear_of_input(index, message)
         elif isinstance(message, messages.Savers | messages.SaveAnswered):
@@ -775,7 +800,7 @@ class Supervisor:
             self._term_held()
         elif isinstance(message, messages.Done | messages.Alive):
             self._hear_of_host(index, message)
-        else:
+        elif not self.watch.hear(message, index):
             self._hear_of_failure(self.world.host(index), message)
 
     def _hear_of_start(self, index: int, message: messages.Up | messages.Partial | messages.Looked) -> None:
@@ -800,53 +825,17 @@ class Supervisor:
     def _input_lost(self, why: str) -> None:
         self.fail(host_lost(self.world.host(0), why))
 
-    def _hear_of_work(
-        self, host: str, message: messages.Hardware | messages.Recording | messages.Stages | messages.Finished
-    ) -> None:
+    def _hear_of_work(self, host: str, message: messages.Recording | messages.Stages | messages.Finished) -> None:
         if isinstance(message, messages.Finished):
             self._rank_finished(host, message)
         elif isinstance(message, messages.Stages):
             self.stages.add(host, message, self.began)
             if message.stage == STAGES[-1] and self.stages.reached(message.stage) == self.plan.placement.world_size:
                 self.all_train()
-        elif isinstance(message, messages.Recording):
+        else:
             self._run_folder = message.folder
             self.saving.watch(message.folder)
-            if self.hardware:
-                self.hardware.use_folder(message.folder)
-        else:
-            if self.hardware is None:
-                from ezpz.launch.run.hardware import HardwareRecord
-
-                self.hardware = HardwareRecord(self.loop, self.folder, self.note)
-                if self._run_folder:
-                    self.hardware.use_folder(self._run_folder)
-            self.hardware.trains = self.stages.reached("second_step") > 0
-            self.observe("devices", self.hardware.hear, host, message)
-
-    def _hear_of_arrivals(self, message: messages.ArrivalsTold) -> None:
-        if self.arrivals is None:
-            from ezpz.launch.run.arrivals import ArrivalRecord
-
-            self.arrivals = ArrivalRecord(self.folder)
-        self.observe("stragglers", self.arrivals.hear, message)
-
-    def observe(self, what: str, action: Callable[..., Any], *given: object) -> Any:
-        """Call a function for what is only reported: a mistake of ours in it must end no run.
-
-        Returns:
-            What `action` returns; None once one for the same has failed, which is noted.
-        """
-        if what in self._given_up:
-            return None
-        try:
-            return action(*given)
-        except Exception as error:  # whatever it is: what is only reported ends no run
-            if os.environ.get("EZPZ_DEBUG") == "1":
-                raise
-            self._given_up.add(what)
-            self.note(f"{what} are not looked at any more: {type(error).__name__}: {error}")
-            return None
+            self.watch.use_folder(message.folder)
 
     def _hear_of_host(self, index: int, message: messages.Done | messages.Alive) -> None:
         if isinstance(message, messages.Done):
@@ -929,12 +918,8 @@ class Supervisor:
     def all_train(self) -> None:
         """Take note that every rank has made its second step: the start is over."""
 
-    def _hear_of_progress(
-        self, host: str, message: messages.RankBusy | messages.Idle | messages.Pace | messages.ArrivalsTold
-    ) -> None:
-        if isinstance(message, messages.ArrivalsTold):
-            self._hear_of_arrivals(message)
-        elif isinstance(message, messages.Idle):
+    def _hear_of_progress(self, host: str, message: messages.RankBusy | messages.Idle | messages.Pace) -> None:
+        if isinstance(message, messages.Idle):
             self._rank_is_idle(host, message)
         elif isinstance(message, messages.Pace):
             self.screen.live("" if self.stopping else self._live_line.text(message, time.monotonic()))

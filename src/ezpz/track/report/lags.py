@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ezpz.track.run import Run
 
-_FILE = "arrivals.jsonl"  # `ezpz.launch.run.arrivals` writes it, and says what its fields are
+_FILE = "arrivals.jsonl"  # `ezpz.watch.stragglers.launcher` writes it, and says what its fields are
 _ROWS, _COLUMNS = 64, 24  # at most; of more ranks the latest, of more windows each column is several
 _VERSION = 1
 

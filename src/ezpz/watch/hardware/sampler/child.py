@@ -43,7 +43,7 @@ class Reader:
     """
 
     def __init__(self, pids: Iterable[int], shared: Any, without: Iterable[str] = ()) -> None:
-        from ezpz.launch.host.sampler.visible import Ranks
+        from ezpz.cluster.devices.visible import Ranks
 
         self._ranks, self._shared, self._without = Ranks(pids), shared, set(without)
         self._sources: dict[str, Any] = {}
@@ -102,15 +102,15 @@ class Reader:
 
     def _open(self, name: str) -> Any:
         if name == "NVML":
-            from ezpz.launch.host.sampler.nvml import Nvml
+            from ezpz.cluster.devices.nvml import Nvml
 
             cards = [card for card in range(_MOST_CARDS) if f"device {card} of NVML" in self._without]
             return Nvml(self._ranks, asks=self._at_card, without=cards)
         if name == "/proc":
-            from ezpz.launch.host.sampler.host import Host
+            from ezpz.watch.hardware.sampler.host import Host
 
             return Host(self._ranks)
-        from ezpz.launch.host.sampler.files import Files
+        from ezpz.watch.hardware.sampler.files import Files
 
         return Files(self._ranks)
 

@@ -8,7 +8,7 @@
 
 ``t`` is the end of the ``s`` seconds that a row sums up, by the launcher's clock. A figure is its mean, least and most;
 ``joules``, ``errors`` and ``xids`` are what came in these seconds. Agents report every 30 s
-(`ezpz.launch.host.hardware`).
+(`ezpz.watch.hardware.host`).
 When the file has grown to its limit, neighbouring rows of each host are joined, and later rows are as long as those.
 """
 
@@ -18,14 +18,16 @@ import json
 import os
 
 from ezpz.files import open_closed, read_object, write_whole
+from ezpz.launch.watchers import LauncherHandle, LauncherSide
+from ezpz.watch.hardware.messages import Hardware, RecordDue, TellHardware
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from ezpz.launch.loop import Loop
-    from ezpz.launch.messages import Hardware
+    from ezpz.launch.messages import Message
+    from ezpz.launch.run.failures import Outcome
 
 __all__ = ["HARDWARE", "HardwareRecord", "joined"]
 
@@ -90,19 +92,20 @@ class _Device:
         return {"name": self.name, "given": self.given, **figures, **sums, **share}
 
 
-class HardwareRecord:
+class HardwareRecord(LauncherSide):
     """The rows, the summary and the notes of one launch.
 
+    The folder of the launch's record holds the rows until a rank keeps a run.
+
     Args:
-        loop: The supervisor's, for what takes longer.
-        folder: Of this launch's record, which holds the rows until a rank keeps a run; empty without one.
-        note: Shows a sentence to the user, and keeps it.
+        handle: What it may do.
         limit: Bytes from which on the file is made smaller.
     """
 
-    def __init__(self, loop: Loop, folder: str, note: Callable[[str], None], limit: int = _LIMIT) -> None:
-        self._loop, self._note, self._limit = loop, note, limit
-        self._path = os.path.join(folder, HARDWARE) if folder else ""
+    def __init__(self, handle: LauncherHandle, limit: int = _LIMIT) -> None:
+        super().__init__(handle)
+        self._note, self._limit = handle.note, limit
+        self._path = os.path.join(handle.folder, HARDWARE) if handle.folder else ""
         self._runs: list[str] = []  # run folders of this launch
         self._waiting: dict[str, dict[str, Any]] = {}  # rows of each host that are not long enough yet
         self._shortest = 0.0  # seconds of a row
@@ -116,7 +119,7 @@ class HardwareRecord:
         self._first: float | None = None
         self._last = 0.0
         self._is_broken = False
-        self.trains = False  # whether ranks make steps
+        self._trains = False  # whether ranks make steps
 
     def use_folder(self, folder: str) -> None:
         """Write into a run folder from now on; what was written before the first one goes there, too."""
@@ -136,8 +139,16 @@ class HardwareRecord:
                 return
             self._append(data)
 
-    def hear(self, host: str, report: Hardware) -> None:
+    def hear(self, host: int, report: Message) -> None:
         """Take in what an agent reports."""
+        if isinstance(report, RecordDue):
+            self.handle.order(TellHardware(), but=host)
+        elif isinstance(report, Hardware):
+            self.add(self.handle.host(host), report)
+
+    def add(self, host: str, report: Hardware) -> None:
+        """Take in what the hardware of a host did."""
+        self._trains = self._trains or report.trains
         for problem in report.problems:
             self._missing.setdefault(host, []).append(problem)
         row = _row(host, report)
@@ -152,22 +163,25 @@ class HardwareRecord:
         else:
             self._write(row)
 
-    def close(self, launch: str) -> dict[str, Any] | None:
+    def end(self, outcome: Outcome | None = None) -> Mapping[str, Any]:
         """Write what waits, and return the summary; that goes into the ``run.json`` of this launch's runs as well.
 
-        None where no agent has reported anything.
+        Nothing where no agent has reported anything.
         """
+        del outcome
         self._finish_joining()
         for row in self._waiting.values():
             self._write(row)
         self._waiting.clear()
         self._finish_joining()
         if self._first is None:
-            return None
+            return {}
         summary = self._summary()
         for folder in self._runs[-1:]:  # the energy of all runs of a launch is told of none
-            _add_to_run(folder, launch, summary if len(self._runs) == 1 else {**summary, "runs": len(self._runs)})
-        return summary
+            _add_to_run(
+                folder, self.handle.launch, summary if len(self._runs) == 1 else {**summary, "runs": len(self._runs)}
+            )
+        return {"hardware": summary}
 
     # Rows.
 
@@ -195,7 +209,7 @@ class HardwareRecord:
             return
         if size > self._limit and not self._joining:
             self._joining = self._join()
-            self._loop.after("join", _PAUSE, self._go_on)
+            self.handle.after(_PAUSE, self._go_on)
 
     def _join(self) -> Iterator[None]:
         """Make the file half as long, a slice at a time: each two neighbouring rows of a host become one."""
@@ -239,12 +253,12 @@ class HardwareRecord:
             self._joining, self._is_broken = None, True
             self._note(f"what the hardware does is kept no longer: cannot shorten {self._path}: {error.strerror}")
             return
-        self._loop.after("join", _PAUSE, self._go_on)
+        self.handle.after(_PAUSE, self._go_on)
 
     def _finish_joining(self) -> None:
         while self._joining:
             self._go_on()
-        self._loop.cancel("join")
+        self.handle.cancel()
 
     # The summary.
 
@@ -316,7 +330,7 @@ class HardwareRecord:
     def _is_under_way(self, device: _Device) -> bool:
         """Tell whether others work while this one does not: at its start a whole run is idle."""
         others = (other.latest.get("used", [0.0])[0] for other in self._devices.values() if other is not device)
-        return self.trains or any(used >= _BUSY for used in others)
+        return self._trains or any(used >= _BUSY for used in others)
 
     def _usual_clock(self, device: _Device) -> float | None:
         """Return the median clock of the devices of its kind that work; None of few."""

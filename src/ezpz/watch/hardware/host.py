@@ -1,8 +1,8 @@
 """Keep a host's sampler running for its agent, and sum up its samples for the launcher.
 
-The sampler is a child process (`ezpz.launch.host.sampler.child`): a driver that answers no more cannot hold the agent,
-not even at its end. Where a source or a card has not answered for a while, that child is killed, and another one asks
-once more; what holds that one as well is left out from then on.
+The sampler is a child process (`ezpz.watch.hardware.sampler.child`): a driver that answers no more cannot hold the
+agent, not even at its end. Where a source or a card has not answered for a while, that child is killed, and another one
+asks once more; what holds that one as well is left out from then on.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ import os
 import signal
 import time
 
-from ezpz.launch import messages
 from ezpz.launch.host import process_tree
-from ezpz.launch.host.sampler.child import SHARED, SOURCES, asked
+from ezpz.launch.messages import Busy
+from ezpz.launch.watchers import HostHandle, HostSide
+from ezpz.watch.hardware import messages
+from ezpz.watch.hardware.sampler.child import SHARED, SOURCES, asked
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from typing import Any
 
-    from ezpz.launch.host.connection import Connection
-    from ezpz.launch.loop import Loop
+    from ezpz.launch.host.rank_process import RankProcess
+    from ezpz.launch.messages import Message
 
-__all__ = ["PER_REPORT", "Hardware", "Window"]
+__all__ = ["PER_REPORT", "HardwareOfHost", "Window"]
 
 PER_REPORT = 6  # samples
 _SILENCE = 3  # times the seconds between two samples without one: its source is stuck
@@ -153,7 +155,7 @@ class Window:
         for part in (*self._devices.values(), self._host):
             part.forget()
 
-    def report(self) -> messages.Hardware | None:
+    def report(self, *, trains: bool = False) -> messages.Hardware | None:
         """Return what the samples since the last call sum up to; None where there is none."""
         if not self.samples or self._began is None:
             return None
@@ -174,6 +176,7 @@ class Window:
             devices=devices,
             host=self._host.rows(),
             problems=self._problems,
+            trains=trains,
         )
         for part in (*self._devices.values(), self._host):
             if not part.samples:
@@ -183,26 +186,39 @@ class Window:
         return report
 
 
-class Hardware:
-    """The sampler of one host, as its agent sees it.
+class HardwareOfHost(HostSide):
+    """The sampler of one host, as its agent sees it. It begins when all ranks run: a short run pays nothing."""
 
-    Args:
-        loop: The agent's.
-        connection: To the launcher.
-        pids: The processes of this host's ranks.
-    """
-
-    def __init__(self, loop: Loop, connection: Connection, pids: Sequence[int]) -> None:
-        self._loop, self._connection, self._pids = loop, connection, list(pids)
-        self._every = connection.settings.hardware
-        self._window = Window(connection.clock)
+    def __init__(self, handle: HostHandle) -> None:
+        super().__init__(handle)
+        self._pids: list[int] = []
+        self._every = float(handle.config)  # seconds between two samples
+        self._window = Window(handle.clock)
         self._shared = mmap.mmap(-1, SHARED)
         self._stalls: dict[str, int] = {}
         self._stalls_in_a_row = 0
         self._without: set[str] = set()
         self._pid, self._pipe, self._rest = 0, -1, b""
         self._reported = False
-        self._start()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pids = [rank.pid for rank in self.handle.ranks.values() if rank.alive and rank.pid]
+        if self._pids and self.handle.is_running():
+            self._start()
+        else:
+            self.handle.after(self._every, self._begin)
+
+    def hear(self, rank: RankProcess, message: Message) -> None:
+        """Report when rank 0 works on its record: a report may be drawn, which should show what all hosts did."""
+        if isinstance(message, Busy) and message.busy and not rank.rank:
+            self.tell()
+            self.handle.report(messages.RecordDue())
+
+    def obey(self, order: Message) -> None:
+        """Report because rank 0, on another host, works on its record."""
+        if isinstance(order, messages.TellHardware):
+            self.tell()
 
     def tell(self) -> None:
         """Report at once what is known so far: a run's record is about to be made, or this host is done."""
@@ -210,12 +226,13 @@ class Hardware:
         self._flush()
 
     def _flush(self) -> None:
-        report = self._window.report()
+        report = self._window.report(trains=any("second_step" in rank.stages for rank in self.handle.ranks.values()))
         if report:
-            self._connection.report(report)
+            self.handle.report(report)
 
-    def stop(self) -> None:
+    def finish(self) -> None:
         """Report the rest, and end the sampler; one that a driver holds is not waited for."""
+        self.handle.cancel()
         self.tell()
         self._end()
         self._shared.close()
@@ -234,12 +251,12 @@ class Hardware:
         os.close(its)
         os.set_blocking(ours, False)
         self._pid, self._pipe, self._rest = pid, ours, b""
-        self._loop.read(ours, lambda _: self._drain())
+        self.handle.read(ours, self._drain)
         self._expect()
 
     def _expect(self) -> None:
         patience = max(_SHORTEST_SILENCE, _SILENCE * self._every)
-        self._loop.at("sampler", time.monotonic() + patience, lambda: self._stuck(patience))
+        self.handle.after(patience, lambda: self._stuck(patience), "silence")
 
     def _drain(self) -> None:
         """Take the samples that have come."""
@@ -294,9 +311,9 @@ class Hardware:
 
     def _end(self) -> None:
         """End the sampler."""
-        self._loop.cancel("sampler")
+        self.handle.cancel("silence")
         if self._pipe >= 0:
-            self._loop.forget(self._pipe)
+            self.handle.forget(self._pipe)
             os.close(self._pipe)
             self._pipe = -1
         pid, self._pid = self._pid, 0
@@ -315,7 +332,7 @@ def _be_sampler(pipe: int, pids: Iterable[int], every: float, shared: Any, witho
     """Be the sampler until the agent ends; never returns."""
     try:
         process_tree.be_a_helper("ezpz-sampler", pipe)
-        from ezpz.launch.host.sampler.child import sample
+        from ezpz.watch.hardware.sampler.child import sample
 
         sample(pipe, pids, every, shared, without)
     finally:

@@ -17,14 +17,17 @@ import os
 import time
 
 from ezpz.files import open_closed, write_whole
+from ezpz.launch.watchers import LauncherHandle, LauncherSide
+from ezpz.watch.stragglers.messages import ArrivalsTold, RankArrivals
 from ezpz.why.lag import FEWEST, Arrival, mean_lags, meetings, window
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ezpz.launch.messages import ArrivalsTold, RankArrivals
+    from ezpz.launch.messages import Message
+    from ezpz.launch.run.failures import Outcome
     from ezpz.why.lag import Meeting
 
 __all__ = ["ARRIVALS", "ArrivalRecord", "read_times"]
@@ -92,15 +95,12 @@ class _Of:
         }
 
 
-class ArrivalRecord:
-    """The windows of one launch.
+class ArrivalRecord(LauncherSide):
+    """The windows of one launch."""
 
-    Args:
-        folder: Of the launch's record; empty without one.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self._path = os.path.join(folder, ARRIVALS) if folder else ""
+    def __init__(self, handle: LauncherHandle) -> None:
+        super().__init__(handle)
+        self._path = os.path.join(handle.folder, ARRIVALS) if handle.folder else ""
         self._open: dict[str, dict[int, dict[int, Arrival]]] = {}  # group -> collective -> rank
         self._members: dict[str, set[int]] = {}
         self._ready: list[Meeting] = []  # of the window that is open
@@ -112,8 +112,11 @@ class ArrivalRecord:
         self._on_device = False
         self._is_broken = False
 
-    def hear(self, report: ArrivalsTold) -> None:
+    def hear(self, host: int, report: Message) -> None:
         """Take in what the ranks of a host have reported."""
+        del host
+        if not isinstance(report, ArrivalsTold):
+            return
         # A new look of all ranks: what came at the one before is complete.
         now = time.monotonic()
         if self._heard_at and now - self._heard_at > 2.0:
@@ -190,8 +193,13 @@ class ArrivalRecord:
             "lag": {str(rank): lags[rank] for rank in ranks},
         }
 
-    def close(self) -> dict[str, Any] | None:
-        """Write what waits, and return the summary for ``run.json``; None where no two ranks have met."""
+    def end(self, outcome: Outcome | None = None) -> Mapping[str, Any]:
+        """Write what waits, and return the summary for ``run.json``; nothing where no two ranks have met."""
+        del outcome
+        summary = self._summary()
+        return {"arrivals": summary} if summary else {}
+
+    def _summary(self) -> dict[str, Any] | None:
         self._match()
         self._close_window(final=True)
         if not self._windows:

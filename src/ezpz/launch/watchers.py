@@ -1,0 +1,433 @@
+"""Call the watchers of a launch: what looks at a run without being needed to start, own and end it.
+
+A watcher is a folder of `ezpz.watch` with up to three sides. Ranks say a line to it (`ezpz.progress.tell`). Its host
+side (`HostSide`) lives in each agent, its launcher side (`LauncherSide`) beside the supervisor; the two send each other
+messages of their own. Each side acts through its handle alone, and is imported when it first has something to do: at a
+message of its own, or at a time that its row of the settings names. A side that fails is called no more, and a note
+says so: a watcher ends no run by a mistake.
+
+`WATCHERS` is all that is known of them before: names, kinds of messages and modules. ``EZPZ_WATCHERS`` adds others,
+each a module that Python finds, or the path of a file, with a `Watcher` called ``WATCHER``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from functools import partial
+
+from ezpz.errors import UsageError
+from ezpz.launch import messages
+from ezpz.records import NamedTuple
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import ModuleType
+    from typing import Any
+
+    from ezpz.launch.host.rank_process import RankProcess
+    from ezpz.launch.loop import Loop
+    from ezpz.launch.messages import Message
+    from ezpz.launch.plan import LaunchPlan
+    from ezpz.launch.run.failures import Outcome
+
+    Row = tuple[str, str, float, str, str, str]  # of `messages.Settings.watchers`
+
+__all__ = ["WATCHERS", "Handle", "HostHandle", "HostSide", "LauncherHandle", "LauncherSide", "Watcher", "Watchers"]
+
+_REFUSED = 125
+
+
+class Watcher(NamedTuple):
+    """What is known of a watcher before any of it is imported. A side or module that it lacks is empty.
+
+    Attributes:
+        name: Its name in messages, timers and settings.
+        title: What it looks at, in notes.
+        host: Its `HostSide`, as ``module:class``; ``:class`` is in the file of the watcher itself.
+        launcher: Its `LauncherSide`.
+        messages: The module of its messages, with ``WORDS``, ``REPORTS`` and ``ORDERS``: tuples of classes; the file of
+            the watcher itself where it is empty.
+        words: Kinds of what ranks say to it: lines of words.
+        reports: Kinds of what its host side reports to the launcher.
+        orders: Kinds of what the launcher orders it to do.
+        overhears: Kinds of words of others that its host side hears as well, once it is there.
+        begins: Whether it has something to do before the ranks begin, and is made at the start.
+    """
+
+    name: str
+    title: str
+    host: str = ""
+    launcher: str = ""
+    messages: str = ""
+    words: tuple[str, ...] = ()
+    reports: tuple[str, ...] = ()
+    orders: tuple[str, ...] = ()
+    overhears: tuple[str, ...] = ()
+    begins: bool = False
+
+
+WATCHERS = (
+    Watcher(
+        "hardware",
+        "devices",
+        host="ezpz.watch.hardware.host:HardwareOfHost",
+        launcher="ezpz.watch.hardware.launcher:HardwareRecord",
+        messages="ezpz.watch.hardware.messages",
+        reports=("hardware", "due"),
+        orders=("hardware?",),
+        overhears=("busy",),
+    ),
+    Watcher(
+        "stragglers",
+        "stragglers",
+        host="ezpz.watch.stragglers.host:ArrivalsOfHost",
+        launcher="ezpz.watch.stragglers.launcher:ArrivalRecord",
+        messages="ezpz.watch.stragglers.messages",
+        words=("arrivals",),
+        reports=("arrivals",),
+    ),
+    Watcher("leftovers", "memory of devices", host="ezpz.watch.leftovers.host:LeftoversOfHost", begins=True),
+)
+
+
+# What a watcher may do.
+
+
+class Handle:
+    """What a side may do, whichever it is. What it is given to call is called only as long as the side has not failed.
+
+    Attributes:
+        config: What the settings say to this watcher.
+        note: Shows the user a sentence, once, and keeps it in run.json.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: str,
+        loop: Loop,
+        note: Callable[[str], None],
+        guarded: Callable[..., Any],
+    ) -> None:
+        self.config, self.note = config, note
+        self._name, self._loop, self._guarded = name, loop, guarded
+
+    def after(self, seconds: float, action: Callable[[], object], name: str = "") -> None:
+        """Call ``action()`` once after some seconds, in place of an earlier one under the same name."""
+        self._loop.at(f"{self._name} {name}", time.monotonic() + seconds, lambda: self._guarded(action))
+
+    def waits(self, name: str = "") -> bool:
+        """Tell whether something is to be called under a name."""
+        return self._loop.waits_for(f"{self._name} {name}")
+
+    def cancel(self, name: str = "") -> None:
+        """Call it no more."""
+        self._loop.cancel(f"{self._name} {name}")
+
+    def read(self, file: Any, action: Callable[[], object]) -> None:
+        """Call ``action()`` whenever there is something to read."""
+        self._loop.read(file, lambda _: self._guarded(action))
+
+    def forget(self, file: Any) -> None:
+        """Watch a file no more; it must still be open."""
+        self._loop.forget(file)
+
+
+class HostHandle(Handle):
+    """What a host side may do.
+
+    Attributes:
+        ranks: The ranks of this host, by rank; others come and go in it.
+        clock: What to add to this host's clock to get the launcher's, in seconds.
+        launch: Id of the launch.
+        report: Sends the launcher a message of this watcher.
+        fail: Ends the run, because this host cannot go on: takes why.
+        is_running: Tells whether all ranks of this host run.
+        hold: Keeps the ranks of all hosts from beginning (True), or no longer (False).
+    """
+
+    ranks: dict[int, RankProcess]
+    clock: float
+    launch: str
+    report: Callable[[Message], None]
+    fail: Callable[[str], None]
+    is_running: Callable[[], bool]
+    hold: Callable[[bool], None]
+
+
+class LauncherHandle(Handle):
+    """What a launcher side may do.
+
+    Attributes:
+        plan: What was started.
+        launch: Id of the launch.
+        folder: Of its records; empty without any.
+        host: Returns the name of a host of the plan.
+        order: Sends a message of this watcher to the agents of some hosts, by their index; to all without.
+        end_run: Ends the run: takes why, and the exit code.
+    """
+
+    plan: LaunchPlan
+    launch: str
+    folder: str
+    host: Callable[[int], str]
+    order: Callable[..., object]
+    end_run: Callable[[str, int], None]
+
+
+# What a watcher does.
+
+
+class HostSide:
+    """A watcher's side on a host. Nothing here may wait: ranks would."""
+
+    def __init__(self, handle: HostHandle) -> None:
+        self.handle = handle
+
+    def before_begin(self, environ: Mapping[str, str], *, first: bool) -> None:
+        """Take what ranks get as their environment, before they begin; ``first`` tells whether rank 0 is among them."""
+
+    def hear(self, rank: RankProcess, message: Message) -> None:
+        """Take what a rank says: one of this watcher's words, or of those that it overhears."""
+
+    def obey(self, order: Message) -> None:
+        """Do what its launcher side orders."""
+
+    def ended(self, rank: RankProcess) -> None:
+        """Take note of the end of a rank."""
+
+    def finish(self) -> None:
+        """Report what is left: all ranks have ended."""
+
+
+class LauncherSide:
+    """A watcher's side beside the supervisor. Nothing here may wait: output and failures of all ranks would."""
+
+    def __init__(self, handle: LauncherHandle) -> None:
+        self.handle = handle
+
+    def before_begin(self) -> str:
+        """Return why no rank may begin; empty where nothing is against it."""
+        return ""
+
+    def hear(self, host: int, report: Message) -> None:
+        """Take what its side on a host reports."""
+
+    def use_folder(self, folder: str) -> None:
+        """Take note of the folder in which rank 0 keeps its run."""
+
+    def end(self, outcome: Outcome) -> Mapping[str, Any]:
+        """Return fields of run.json: all ranks have ended."""
+        del outcome
+        return {}
+
+
+# Which ones there are, and how they are called.
+
+
+def chosen(environ: Mapping[str, str]) -> Iterator[Row]:
+    """Yield the rows of the settings for what ``EZPZ_WATCHERS`` names.
+
+    Raises:
+        UsageError: One of them cannot be imported, or is no watcher.
+    """
+    for name in filter(None, map(str.strip, environ.get("EZPZ_WATCHERS", "").split(","))):
+        file = os.path.abspath(name) if name.endswith(".py") else _file_of(name)
+        try:
+            watcher = _load(file).WATCHER
+        except Exception as error:  # noqa: BLE001  # whatever it is: the file is a user's
+            raise UsageError(
+                f"cannot import the watcher {name!r} (from EZPZ_WATCHERS): {type(error).__name__}: {error}; expected a "
+                "module, or a .py file, with a `Watcher` that is called WATCHER. See docs/architecture.md."
+            ) from None
+        yield watcher.name, file, -1.0, "", " ".join(watcher.words), " ".join(watcher.orders)
+
+
+def _file_of(module: str) -> str:
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    return (spec.origin if spec else "") or module
+
+
+def _load(file: str) -> Any:
+    """Return the module of a file with a watcher; it is imported once, under a name of its own."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    folder, last = os.path.split(file)
+    name = f"ezpz_watcher_{os.path.basename(folder) if last == '__init__.py' else last.removesuffix('.py')}"
+    if not os.path.isfile(file):
+        raise ModuleNotFoundError(f"no module {file!r}")
+    module = sys.modules.get(name)
+    if module is None or os.path.abspath(getattr(module, "__file__", None) or "") != file:
+        spec = spec_from_file_location(
+            name, file, submodule_search_locations=[folder] * (last == "__init__.py") or None
+        )
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{file} is no Python file")
+        module = module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    watcher = getattr(module, "WATCHER", None)
+    if not isinstance(watcher, Watcher):
+        raise TypeError(f"WATCHER in {file} is {watcher!r}")
+    if watcher.name in {known.name for known in WATCHERS}:
+        raise ValueError(f"a watcher of that name is part of ezpz: {watcher.name}")
+    return module
+
+
+def _named(target: str, home: ModuleType | None) -> Any:
+    """Return the module, or ``module:class``, that a watcher of the file ``home`` names."""
+    from importlib import import_module
+
+    name, _, last = target.partition(":")
+    module = import_module(name) if name else home
+    return getattr(module, last) if last else module
+
+
+class Watchers:
+    """The watchers of one process: an agent, or the launcher.
+
+    Args:
+        rows: Those that are on: name, file (empty for one of `WATCHERS`), seconds until its host side is made by itself
+            (below zero: at its first message), what its sides are told, and the kinds of its words and orders where no
+            row of `WATCHERS` tells them.
+        side: ``host`` or ``launcher``.
+        handle: Makes the handle of a side, of its name, what it is told, and what guards its calls.
+        note: Shows the user a sentence.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        side: str,
+        handle: Callable[[str, str, Callable[..., Any]], Any],
+        note: Callable[[str], None],
+    ) -> None:
+        self._side, self._handle, self._note = side, handle, note
+        self._rows: dict[str, Row] = {}
+        self._on: dict[str, Watcher] = {}
+        self._homes: dict[str, ModuleType | None] = {}
+        self._made: dict[str, Any] = {}
+        self._failed: set[str] = set()
+        self._folder = ""
+        self._hearers: dict[str, list[str]] = {}  # kind of a message: watchers that are made for it
+        self._overhearers: dict[str, list[str]] = {}
+        known = {watcher.name: watcher for watcher in WATCHERS}
+        for row in rows:
+            name, file = row[:2]
+            home = None
+            try:
+                home = _load(file) if file else None
+                watcher = home.WATCHER if home else known[name]
+            except Exception as error:  # noqa: BLE001  # as above
+                note(f"{name} is not watched on {os.uname().nodename}: cannot import {file}: {_words(error)}")
+                watcher = Watcher(name, name, words=tuple(row[4].split()), orders=tuple(row[5].split()))
+                self._failed.add(name)
+            self._rows[name], self._on[name], self._homes[name] = row, watcher, home
+            self._register(watcher, home)
+
+    def _register(self, watcher: Watcher, home: ModuleType | None) -> None:
+        """Let messages of a watcher be understood, once they come."""
+        ways = (
+            ("WORDS", messages.FROM_RANKS, watcher.words),
+            ("REPORTS", messages.REPORTS, watcher.reports),
+            ("ORDERS", messages.ORDERS, watcher.orders),
+        )
+        for name, way, kinds in ways:
+            for kind in kinds:
+                way.later[kind] = partial(_message, watcher, home, name, kind)
+        for kind in watcher.words if self._side == "host" else watcher.reports:
+            self._hearers.setdefault(kind, []).append(watcher.name)
+        for kind in watcher.overhears:
+            self._overhearers.setdefault(kind, []).append(watcher.name)
+
+    def start(self, loop: Loop) -> None:
+        """Make host sides when their time has come."""
+        for name, _, after, *_ in self._rows.values():
+            if after >= 0 and self._on[name].host:
+                loop.after(f"{name} starts", after, partial(self._get, name))
+
+    def hear(self, message: Message, *where: Any) -> bool:
+        """Pass a message on to those whose it is; tell whether it is anybody's."""
+        kind = message.kind
+        names = self._hearers.get(kind, ())
+        for name in names:
+            self._call(name, "hear", *where, message)
+        for name in self._overhearers.get(kind, ()) if self._side == "host" else ():
+            if name in self._made:
+                self._call(name, "hear", *where, message)
+        return bool(names)
+
+    def obey(self, order: Message) -> None:
+        """Pass an order on to the host side whose it is, if that has been made."""
+        for name, watcher in self._on.items():
+            if order.kind in watcher.orders and name in self._made:
+                self._call(name, "obey", order)
+
+    def before_begin(self, *given: Any, **more: Any) -> list[Any]:
+        """Ask those that have something to do before ranks begin; return their answers."""
+        return [self._call(name, "before_begin", *given, **more) for name in self._on if self._on[name].begins]
+
+    def use_folder(self, folder: str) -> None:
+        """Tell all, also those that come later, where rank 0 keeps its run."""
+        self._folder = folder
+        self.all("use_folder", folder)
+
+    def all(self, what: str, *given: Any) -> list[Any]:
+        """Call a method of all sides that were made; return what it returned, but None."""
+        answers = [self._call(name, what, *given) for name in list(self._made)]
+        return [answer for answer in answers if answer is not None]
+
+    def _get(self, name: str) -> Any:
+        """Return a side, made now where it was not; None where there is none, or it has failed."""
+        target = getattr(self._on[name], self._side)
+        if name not in self._made and target and name not in self._failed:
+            handle = self._handle(name, self._rows[name][3], lambda action: self._guarded(name, action))
+            made = self._guarded(name, lambda: _named(target, self._homes[name])(handle))
+            if made is not None:
+                self._made[name] = made
+                if self._folder:
+                    self._call(name, "use_folder", self._folder)
+        return self._made.get(name)
+
+    def _call(self, name: str, what: str, *given: Any, **more: Any) -> Any:
+        side = self._get(name)
+        return self._guarded(name, lambda: getattr(side, what)(*given, **more)) if side is not None else None
+
+    def _guarded(self, name: str, action: Callable[[], Any]) -> Any:
+        """Call a function of a watcher; None once one has failed: a mistake in it must end no run."""
+        if name in self._failed:
+            return None
+        try:
+            return action()
+        except Exception as error:  # whatever it is: a watcher ends no run by a mistake
+            if os.environ.get("EZPZ_DEBUG") == "1":
+                raise
+            self._failed.add(name)
+            self._made.pop(name, None)
+            self._note(f"{self._on[name].title} are not looked at any more: {_words(error)}")
+            return None
+
+
+def _message(watcher: Watcher, home: ModuleType | None, way: str, kind: str) -> type[Message]:
+    """Return the class of a message of a watcher."""
+    try:
+        classes: tuple[type[Message], ...] = getattr(_named(watcher.messages, home), way)
+        return next((each for each in classes if each.kind == kind), messages.Unheard)
+    except Exception:  # noqa: BLE001  # its side says so when it is made
+        return messages.Unheard
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,60 @@
+"""Define what ranks say of their collectives, and what a host reports of all its ranks."""
+
+from __future__ import annotations
+
+from ezpz.launch.shim_messages import (
+    Message,
+    Seconds,
+    list_field,
+    part_field,
+    rank_field,
+    seconds_field,
+    text_field,
+)
+
+_TEXT, _LINE = 1 << 14, 1024  # characters
+
+
+class Arrivals(Message):
+    """When that rank came to its last collectives of a group, since the last line, which is ``span`` seconds ago.
+
+    In this time it was ready and had no core for ``delay`` seconds, used ``cpu`` seconds, had ``faults`` major page
+    faults, was stopped by its cgroup for ``throttled`` seconds, and lost ``steal`` seconds to other virtual machines.
+    Of the looks at its main thread the share ``loader`` found it in a DataLoader, and ``here`` in the line ``where``.
+    ``times`` are as `ezpz.dist.arrivals` writes them.
+    """
+
+    kind = "arrivals"
+    group: str = text_field(40)
+    span: float = seconds_field()
+    delay: float = seconds_field()
+    cpu: float = seconds_field()
+    faults: float = seconds_field()
+    throttled: float = seconds_field()
+    steal: float = seconds_field()
+    loader: float = seconds_field()
+    here: float = seconds_field()
+    times: str = text_field(_TEXT)
+    where: str = text_field(_LINE)
+
+
+class RankArrivals(Message):
+    """When a rank came to its last collectives: fields as in `Arrivals`."""
+
+    rank: int = rank_field()
+    group: str = text_field(40)
+    span: float = seconds_field()
+    figures: list[float] = list_field(Seconds(False), most=7)
+    times: str = text_field(_TEXT)
+    where: str = text_field(_LINE)
+
+
+class ArrivalsTold(Message):
+    """When ranks of the host came to their last collectives, and what to add to its clock to get the launcher's."""
+
+    kind = "arrivals"
+    clock: float = seconds_field()
+    ranks: list[RankArrivals] = list_field(part_field(RankArrivals), most=4096)
+
+
+WORDS, REPORTS = (Arrivals,), (ArrivalsTold,)

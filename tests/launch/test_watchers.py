@@ -1,0 +1,149 @@
+"""Watchers: what is known of those of ezpz before they are imported, and one from outside on every way to start."""
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from ezpz.launch.watchers import WATCHERS, HostSide, LauncherSide
+from lab import process
+from lab.ssh import SRC, Site
+
+EGGS = Path(__file__).parent / "watchers" / "eggs.py"
+LAYS = """
+import sys, time
+sys.path.insert(0, SRC)
+from ezpz import progress
+import os
+assert progress.tell("laid", int(sys.argv[1]) + int(os.environ["RANK"]))
+time.sleep(0.3)
+assert progress.tell("laid", 1)
+time.sleep(float(sys.argv[2]))
+""".replace("SRC", repr(SRC))
+
+
+def test_the_table_says_what_the_modules_hold():
+    for watcher in WATCHERS:
+        for target, kind in ((watcher.host, HostSide), (watcher.launcher, LauncherSide)):
+            if target:
+                module, _, name = target.partition(":")
+                assert issubclass(getattr(import_module(module), name), kind), watcher
+        if watcher.messages:
+            module = import_module(watcher.messages)
+            ways = {"WORDS": watcher.words, "REPORTS": watcher.reports, "ORDERS": watcher.orders}
+            for way, kinds in ways.items():
+                assert tuple(each.kind for each in getattr(module, way, ())) == kinds, (watcher.name, way)
+
+
+def test_the_core_names_no_watcher():
+    for path in ("launch/run/supervisor.py", "launch/host/agent.py", "launch/run/start.py"):
+        text = (Path(SRC) / "ezpz" / path).read_text()
+        for watcher in WATCHERS:
+            assert watcher.name not in text, (path, watcher.name)
+
+
+@pytest.fixture
+def launched(tmp_path, clean_env, home, request):
+    """`launched(*words)` -> a run of them with the watcher, and the field of run.json."""
+
+    def launch(*words, env=clean_env, run=process.run, python=sys.executable, **more):
+        env = {**env, "EZPZ_WATCHERS": str(EGGS), "PYTHONPATH": SRC, **more}
+        done = run([python, "-m", "ezpz.launch", *words], env, cwd=tmp_path, timeout=60)
+        newest = max(Path(home).glob(".local/state/ezpz/launches/*/run.json"), key=lambda path: path.stat().st_mtime)
+        return done, json.loads(newest.read_text())
+
+    return launch
+
+
+def check(done, record):
+    assert done.returncode == 0, done.stderr
+    assert record["eggs"] == {"0": 2, "1": 3}
+    assert done.stderr.count("ezpz: note: 5 eggs\n") == 1
+    assert "not looked at" not in done.stderr
+
+
+def test_one_from_outside_counts_refuses_and_ends(launched, tmp_path, run_cli):
+    """Here, where the launcher forks the ranks."""
+    lays = ["-n", "2", sys.executable, "-c", LAYS]
+    check(*launched(*lays, "1", "0"))
+    told = run_cli([sys.executable, "-m", "ezpz", "why"])
+    assert "5 eggs" in told.stdout, told
+
+    (tmp_path / "closed").touch()
+    done, record = launched(*lays, "1", "0")
+    assert (done.returncode, record["state"]) == (125, "failed")
+    assert "cannot start: the henhouse is closed" in done.stderr
+    check(*launched(*lays, "1", "0"))  # once
+
+    done, record = launched(*lays, "60", "30")
+    assert done.returncode == 9
+    assert "too many eggs" in record["cause"]["text"]
+    assert sum(record["eggs"].values()) >= 100
+
+    done, record = launched(*lays, "2", "0.2")
+    assert done.stderr.count("ezpz: note: a nest has enough\n") <= 1  # an order, at six eggs
+    assert record["eggs"] == {"0": 3, "1": 4}
+
+
+def test_a_mistake_of_one_ends_no_run(launched, tmp_path):
+    (tmp_path / "broken").touch()
+    done, record = launched("-n", "2", sys.executable, "-c", LAYS, "1", "0")
+    assert done.returncode == 0, done.stderr
+    text = "eggs are not looked at any more: OSError: the henhouse is broken"
+    assert done.stderr.count(text) == 1
+    assert text in record["notes"]
+    assert "eggs" not in record
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("no_such_module", "no module 'no_such_module'"),
+        ("json", "WATCHER in"),
+        (str(EGGS.parent / "absent.py"), "absent.py"),
+    ],
+)
+def test_what_is_no_watcher_is_refused(run_cli, clean_env, named, says):
+    done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", "1", "true"], {**clean_env, "EZPZ_WATCHERS": named})
+    assert done.returncode == 2
+    assert f"cannot import the watcher {named!r} (from EZPZ_WATCHERS): " in done.stderr
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.slow
+def test_one_from_outside_under_an_mpi(launched, drawn_flavour, tmp_path):
+    flavour = drawn_flavour
+    lays = ["-n", "2", flavour.python, "-c", LAYS, "1", "0"]
+    check(*launched(*lays, env=flavour.env(), python=flavour.python))
+    (tmp_path / "closed").touch()
+    done, record = launched(*lays, env=flavour.env(), python=flavour.python)
+    assert (done.returncode, record["state"]) == (125, "failed")
+    assert "the henhouse is closed" in done.stderr
+
+
+@pytest.mark.slow
+def test_one_from_outside_over_ssh(launched, hosts, clean_env, tmp_path):
+    """And a host that lacks what it imports says so, while the others and the run go on."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    site = Site(hosts, clean_env, folder)
+    on_hosts = ["--hosts", "n01,n02", "--ppn", "1", sys.executable, "-c", LAYS, "1", "0"]
+
+    def run(line, env, **how):
+        return hosts["head"].run(line, env, **how)
+
+    check(*launched(*on_hosts, env=site.env, run=run))
+    (tmp_path / "closed").touch()
+    done, _ = launched(*on_hosts, env=site.env, run=run)
+    assert done.returncode == 125
+    assert "the henhouse is closed" in done.stderr
+    needy = tmp_path / "needy.py"
+    needy.write_text(f"import pytest\n{EGGS.read_text()}")
+    done, record = launched(*on_hosts, env=site.env, run=run, EZPZ_WATCHERS=str(needy))
+    assert done.returncode == 0, done.stderr
+    for host in ("n01", "n02"):
+        assert f"eggs is not watched on {host}: cannot import {needy}: ModuleNotFoundError" in done.stderr, done.stderr
+    assert record["eggs"] == {}
