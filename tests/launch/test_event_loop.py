@@ -17,7 +17,7 @@ import pytest
 from ezpz.launch import messages
 from ezpz.launch.host import agent, local_socket
 from ezpz.launch.loop import Loop, SignalPipe
-from ezpz.launch.run.hangs import Askers
+from ezpz.launch.run.askers import Askers
 
 
 @pytest.fixture

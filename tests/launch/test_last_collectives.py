@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ezpz.launch.host.last_collectives import MalformedDump, Question, clear, collected, read_dump, read_last
-from ezpz.launch.run.hangs import Collectives
+from ezpz.launch.host import rank_start
 from ezpz.launch.shim_messages import from_fields, to_fields
+from ezpz.watch.hangs.last_collectives import MalformedDump, Question, collected, read_dump, read_last
+from ezpz.watch.hangs.launcher import Collectives
 
 # An entry as torch 2.13 writes it (gloo, and in the second one what NCCL adds).
 GLOO = {"process_group": ("0", "default_pg"), "collective_seq_id": 7, "p2p_seq_id": 0, "is_p2p": False,
@@ -128,7 +129,7 @@ def test_a_rank_that_does_not_answer_is_silent_and_its_old_words_do_not_count(tm
     (tmp_path / "new").rename(tmp_path / "last_0")
     assert question.silent == set()
     os.close(reader)
-    clear(str(tmp_path))
+    rank_start.clear(str(tmp_path))
     assert not tmp_path.exists()
 
 

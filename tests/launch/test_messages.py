@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from ezpz.launch import messages, shim_messages
 from ezpz.launch.messages import FROM_RANKS, ORDERS, REPORTS, TO_SHIMS, LineReader, MalformedMessage, Piece
+from ezpz.watch.hangs import messages as hangs
+from lab.watching import watch_all
 
 JSON = {name: getattr(messages, name) for name in ("WELCOMES", "HELLOS", "REPORTS", "ORDERS")}
 WORDS = {name: getattr(messages, name) for name in ("FROM_RANKS", "TO_SHIMS")}
@@ -171,8 +173,9 @@ def test_a_text_that_is_too_long_is_cut_where_it_is_sent_and_refused_where_it_ar
 @pytest.mark.slow
 def test_the_longest_stacks_of_a_large_host_are_one_message():
     frames = [("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3251)] * 100
-    ranks = [messages.RankStack(rank=rank, pid=7, frames=frames, where="") for rank in range(256)]
-    taken = messages.StacksTaken(id=1, host="n01", ranks=ranks, dumps=[])
+    watch_all()
+    ranks = [hangs.RankStack(rank=rank, pid=7, frames=frames, where="") for rank in range(256)]
+    taken = hangs.StacksTaken(id=1, host="n01", ranks=ranks, dumps=[])
     assert REPORTS.decode(REPORTS.encode(taken)) == taken
 
 

@@ -14,8 +14,11 @@ from ezpz.launch.master import Listening
 from ezpz.launch.messages import MalformedMessage, Piece
 from ezpz.launch.run.control import Control, Report
 from ezpz.launch.shared_slots import Slots
+from ezpz.watch.hangs import messages as hangs
+from lab.watching import watch_all
 
 SHARED = Slots.inherited()
+watch_all()
 
 REPORTS = (
     messages.Up(ranks=2),
@@ -34,10 +37,10 @@ REPORTS = (
     ),
     messages.Stages(stage="torch", count=2, low=1.0, median=1.5, high=2.0, ranks=[(0, 1.0), (1, 2.0)]),
     messages.Mismatch(host="n01", worlds=[("1", "openmpi", "text")]),
-    messages.StacksTaken(
+    hangs.StacksTaken(
         id=1,
         host="n01",
-        ranks=[messages.RankStack(rank=0, pid=7, frames=[("f", "a.py", 3)], where="x")],
+        ranks=[hangs.RankStack(rank=0, pid=7, frames=[("f", "a.py", 3)], where="x")],
         dumps=["/tmp/dump"],
     ),
     messages.Idle(rank=0, pid=7, seconds=601.0, limit=600.0, section="checkpoint", ending=False),
@@ -47,7 +50,7 @@ ORDERS = (
     messages.Begin(),
     messages.Signal(number=15),
     messages.Kill(),
-    messages.TakeStacks(fatal=False, id=1),
+    hangs.TakeStacks(fatal=False, id=1),
     messages.Release(codes=True),
 )
 

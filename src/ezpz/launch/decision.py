@@ -20,8 +20,8 @@ from __future__ import annotations
 import re
 
 from ezpz.launch.host.stacks import Frame
+from ezpz.launch.places import locate
 from ezpz.launch.run.failures import LOST, NODE_FAILED, NOT_STARTED, UNREACHED
-from ezpz.launch.run.hangs import locate
 from ezpz.launch.run.preflight import UNREACHED_BY_ALL
 from ezpz.records import Record
 from ezpz.why.last_words import broken_device, ending, full_disk, without_rank_tags

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
     from ezpz.launch.host.rank_process import RankProcess
     from ezpz.launch.loop import Loop
-    from ezpz.launch.messages import Message
+    from ezpz.launch.messages import Message, Settings
     from ezpz.launch.plan import LaunchPlan
-    from ezpz.launch.run.failures import Outcome
+    from ezpz.launch.run.failures import Failure, Outcome
+    from ezpz.why import Facts
 
     Row = tuple[str, str, float, str, str, str]  # of `messages.Settings.watchers`
 
@@ -55,6 +56,8 @@ class Watcher(NamedTuple):
         orders: Kinds of what the launcher orders it to do.
         overhears: Kinds of words of others that its host side hears as well, once it is there.
         begins: Whether it has something to do before the ranks begin, and is made at the start.
+        fails: Whether it has something to do when a rank or a host has failed, and is made then at the latest.
+        answers: What `ezpz` asks a running launch of it: ``stacks``.
     """
 
     name: str
@@ -67,6 +70,8 @@ class Watcher(NamedTuple):
     orders: tuple[str, ...] = ()
     overhears: tuple[str, ...] = ()
     begins: bool = False
+    fails: bool = False
+    answers: tuple[str, ...] = ()
 
 
 WATCHERS = (
@@ -88,6 +93,17 @@ WATCHERS = (
         messages="ezpz.watch.stragglers.messages",
         words=("arrivals",),
         reports=("arrivals",),
+    ),
+    Watcher(
+        "hangs",
+        "stacks and collectives",
+        host="ezpz.watch.hangs.host:StacksOfHost",
+        launcher="ezpz.watch.hangs.launcher:Hangs",
+        messages="ezpz.watch.hangs.messages",
+        reports=("stacks", "collectives"),
+        orders=("stacks", "collectives?"),
+        fails=True,
+        answers=("stacks",),
     ),
     Watcher("leftovers", "memory of devices", host="ezpz.watch.leftovers.host:LeftoversOfHost", begins=True),
 )
@@ -147,6 +163,8 @@ class HostHandle(Handle):
         fail: Ends the run, because this host cannot go on: takes why.
         is_running: Tells whether all ranks of this host run.
         hold: Keeps the ranks of all hosts from beginning (True), or no longer (False).
+        stay: Keeps the agent from ending although all ranks have (True), or no longer (False).
+        settings: What the launcher wants of every agent.
     """
 
     ranks: dict[int, RankProcess]
@@ -156,6 +174,8 @@ class HostHandle(Handle):
     fail: Callable[[str], None]
     is_running: Callable[[], bool]
     hold: Callable[[bool], None]
+    stay: Callable[[bool], None]
+    settings: Settings
 
 
 class LauncherHandle(Handle):
@@ -166,16 +186,31 @@ class LauncherHandle(Handle):
         launch: Id of the launch.
         folder: Of its records; empty without any.
         host: Returns the name of a host of the plan.
-        order: Sends a message of this watcher to the agents of some hosts, by their index; to all without.
+        hosts: The name that each host from which something was heard calls itself, by its index.
+        say: Shows the user a sentence.
+        order: Sends a message of this watcher to all hosts that run, ``but`` one; returns those it was sent to.
         end_run: Ends the run: takes why, and the exit code.
+        end_overdue: Ends a run that is `overdue`, and takes what ranks are doing; tells whether it does: a rank may
+            have failed by itself meanwhile.
+        is_stopping: Tells whether the run is being ended.
+        answered: What `failed` waits for has come.
+        is_asked: Tells whether somebody waits for an answer to a `question`.
+        answer: Gives it.
     """
 
     plan: LaunchPlan
     launch: str
     folder: str
     host: Callable[[int], str]
-    order: Callable[..., object]
+    hosts: dict[int, str]
+    say: Callable[[str], None]
+    order: Callable[..., set[int]]
     end_run: Callable[[str, int], None]
+    end_overdue: Callable[[str], bool]
+    is_stopping: Callable[[], bool]
+    answered: Callable[[], None]
+    is_asked: Callable[[], bool]
+    answer: Callable[[dict[str, Any]], None]
 
 
 # What a watcher does.
@@ -218,6 +253,28 @@ class LauncherSide:
 
     def use_folder(self, folder: str) -> None:
         """Take note of the folder in which rank 0 keeps its run."""
+
+    def failed(self, failure: Failure) -> float:
+        """Take note of the first failure after the ranks began; return for how many seconds at most to stop nothing."""
+        del failure
+        return 0.0
+
+    def overdue(self, reason: str) -> float:
+        """Take note that a time limit is over; return for how many seconds at most not to end the run for it yet."""
+        del reason
+        return 0.0
+
+    def question(self, word: str) -> None:
+        """Find out what is asked of a running launch, and `answer` it."""
+
+    def gone(self, host: int) -> None:
+        """Take note that nothing more comes of a host."""
+
+    def over(self) -> None:
+        """Take note that all processes have ended while the run was `overdue`."""
+
+    def explain(self, facts: Facts, *, failed: bool) -> None:
+        """Add what is known to the facts from which the causes of the end are found."""
 
     def end(self, outcome: Outcome) -> Mapping[str, Any]:
         """Return fields of run.json: all ranks have ended."""
@@ -370,24 +427,49 @@ class Watchers:
         return bool(names)
 
     def obey(self, order: Message) -> None:
-        """Pass an order on to the host side whose it is, if that has been made."""
+        """Pass an order on to the host side whose it is."""
         for name, watcher in self._on.items():
-            if order.kind in watcher.orders and name in self._made:
+            if order.kind in watcher.orders:
                 self._call(name, "obey", order)
 
     def before_begin(self, *given: Any, **more: Any) -> list[Any]:
         """Ask those that have something to do before ranks begin; return their answers."""
         return [self._call(name, "before_begin", *given, **more) for name in self._on if self._on[name].begins]
 
+    def ended(self, rank: RankProcess) -> None:
+        """Tell host sides that a rank has ended; after a failure also those that have nothing to do before one."""
+        self._make([name for name, watcher in self._on.items() if watcher.fails and rank.code])
+        self.all("ended", rank)
+
+    def failed(self, failure: Failure) -> float:
+        """Tell of the first failure; return for how many seconds at most to stop nothing."""
+        self._make([name for name, watcher in self._on.items() if watcher.fails])
+        return max(self.all("failed", failure), default=0.0)
+
+    def overdue(self, reason: str) -> float:
+        """Tell that a time limit is over; return for how many seconds at most not to end the run for it yet."""
+        self._make([name for name, watcher in self._on.items() if watcher.fails])
+        return max(self.all("overdue", reason), default=0.0)
+
+    def question(self, word: str) -> None:
+        """Ask those who can what a running launch is asked."""
+        for name, watcher in self._on.items():
+            if word in watcher.answers:
+                self._call(name, "question", word)
+
     def use_folder(self, folder: str) -> None:
         """Tell all, also those that come later, where rank 0 keeps its run."""
         self._folder = folder
         self.all("use_folder", folder)
 
-    def all(self, what: str, *given: Any) -> list[Any]:
+    def all(self, what: str, *given: Any, **more: Any) -> list[Any]:
         """Call a method of all sides that were made; return what it returned, but None."""
-        answers = [self._call(name, what, *given) for name in list(self._made)]
+        answers = [self._call(name, what, *given, **more) for name in list(self._made)]
         return [answer for answer in answers if answer is not None]
+
+    def _make(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._get(name)
 
     def _get(self, name: str) -> Any:
         """Return a side, made now where it was not; None where there is none, or it has failed."""

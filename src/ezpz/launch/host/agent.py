@@ -18,7 +18,7 @@ from ezpz import proc
 from ezpz.errors import LaunchError, shell_code
 from ezpz.launch import messages
 from ezpz.launch.backlog import enlarge, keep_freed_memory
-from ezpz.launch.host import process_tree
+from ezpz.launch.host import process_tree, rank_start
 from ezpz.launch.host.connection import Connection
 from ezpz.launch.host.local_socket import credentials, is_own, receive, send, will_pass
 from ezpz.launch.host.progress import Progress
@@ -270,6 +270,7 @@ class Agent:
         self._up = False
         self._looks = False  # whether ranks wait for what is found out about this host
         self._holders: set[str] = set()  # watchers for which they wait
+        self._stayers: set[str] = set()  # watchers for which this process stays
         self._begun = not has_shims
         self._done = False
         self._stuck: list[int] | None = None  # what survives at the end of all ranks; None before that
@@ -287,6 +288,8 @@ class Agent:
         handle.fail = self.give_up
         handle.is_running = lambda: self._begun and len(self.ranks) >= self.expected
         handle.hold = lambda holds: self._hold_start(name, holds=holds)
+        handle.stay = lambda stays: (self._stayers.add if stays else self._stayers.discard)(name)
+        handle.settings = self.connection.settings
         return handle
 
     def _hold_start(self, name: str, *, holds: bool) -> None:
@@ -664,11 +667,7 @@ class Agent:
                 self.connection.obey(order)
             elif isinstance(
                 order,
-                messages.TakeStacks
-                | messages.TellCollectives
-                | messages.CountAnew
-                | messages.AskToSave
-                | messages.SaveNow,
+                messages.CountAnew | messages.AskToSave | messages.SaveNow,
             ):
                 self._progress.obey(order)
             elif isinstance(order, messages.Hold):
@@ -771,7 +770,7 @@ class Agent:
         for rank in self._by_end():
             if rank.drained and not rank.reported:
                 self._report_end(rank)
-        if self._progress.busy or (self._input and not self._input.over):
+        if self._stayers or (self._input and not self._input.over):
             return
         if self._stuck is not None:
             self._finish()
@@ -815,7 +814,7 @@ class Agent:
 
     def _report_end(self, rank: RankProcess) -> None:
         rank.reported = True
-        self._watch.all("ended", rank)
+        self._watch.ended(rank)
         self._pipes.close(rank)
         if rank.stdin is not None:
             os.close(rank.stdin)
@@ -893,9 +892,7 @@ class Agent:
         stuck = process_tree.kill_all(self.launch) if lost or not process_tree.childless() else []
         for message in self._progress.stages(self.expected, final=True):
             self.connection.report(message)
-        for message in self._progress.last_words():
-            self.connection.report(message)
-        self._progress.clear()
+        rank_start.clear_folders(self.connection.settings)
         self.connection.end_output()
         return stuck
 

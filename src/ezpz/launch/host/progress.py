@@ -7,12 +7,11 @@ its own.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
 
-from ezpz import durations, proc
+from ezpz import durations
 from ezpz.launch import messages
 from ezpz.launch.host.local_socket import credentials
 
@@ -20,18 +19,14 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import socket
 
-    from ezpz.launch.host.last_collectives import Question
     from ezpz.launch.host.rank_process import RankProcess
     from ezpz.launch.host.savers import HostSavers
-    from ezpz.launch.host.stacks import Frame
     from ezpz.launch.messages import Message, Settings
 
 __all__ = ["Progress"]
 
 _FIRST_LOOK, _SLOWEST, _LAST_LOOK = 0.25, 5.0, 600.0  # seconds: looks at the stages grow rarer, and end
 _EXACT = 0.05  # of the time since the ranks began: how far the time of a look may lie behind the stage
-_DUMP = 1.5  # seconds for a rank to write its stacks after the signal
-_ANSWER = 0.02  # seconds between two looks for answers of ranks
 _LATE = 1.0  # seconds behind the time when it was to look
 _ORDER = ("shim", "process", "interpreter", "torch", "setup", "met", "group", "model", "data", "step", "second_step")
 
@@ -56,12 +51,7 @@ class Progress:
         self._idle: set[int] = set()
         self._unsent: list[Message] = []  # reports of ranks that the launcher does not have yet
         self._stopped_at: float | None = None  # when the launcher stopped all ranks
-        self._dump_by: float | None = None
-        self._dumping: list[RankProcess] = []
-        self._stacks: dict[int, messages.RankStack] = {}
-        self._asked = 0
         self._savers: HostSavers | None = None  # made when the first rank says that it can save
-        self._question: Question | None = None  # for the last collectives
         self.run_folder = ""  # where a rank of this host keeps the record of its run
 
     def begin(self) -> None:
@@ -197,16 +187,9 @@ class Progress:
             if rank.beat is not None:
                 rank.beat += seconds
 
-    @property
-    def busy(self) -> bool:
-        """Whether the launcher waits for stacks, or for collectives."""
-        return self._dump_by is not None or self._question is not None
-
     def due(self) -> float | None:
         """Return when there is something to do."""
-        dues = [self._look_at, self._dump_by, self._next_idle()]
-        if self._question:
-            dues.append(min(self._question.end, time.monotonic() + _ANSWER))
+        dues = [self._look_at, self._next_idle()]
         return min((due for due in dues if due is not None), default=None)
 
     def tick(self, now: float, expected: int) -> list[Message]:
@@ -229,11 +212,6 @@ class Progress:
                         ending=rank.ending > 0,
                     )
                 )
-        if self._dump_by is not None and now >= self._dump_by:
-            reports.append(self._stacks_taken())
-        if self._question and (now >= self._question.end or not self._question.silent):
-            question, self._question = self._question, None
-            reports.append(question.answer(os.uname().nodename, self._clock, whole=self._settings.by_rank))
         return reports
 
     def stages(self, expected: int, *, final: bool = False) -> list[Message]:
@@ -256,13 +234,7 @@ class Progress:
 
     def obey(
         self,
-        order: messages.TakeStacks
-        | messages.TellCollectives
-        | messages.CountAnew
-        | messages.AskToSave
-        | messages.SaveNow
-        | messages.Hold
-        | messages.Signal,
+        order: messages.CountAnew | messages.AskToSave | messages.SaveNow | messages.Hold | messages.Signal,
     ) -> None:
         """Do what the launcher orders."""
         if isinstance(order, messages.AskToSave | messages.SaveNow | messages.Hold | messages.Signal):
@@ -270,95 +242,8 @@ class Progress:
                 self._make_savers()  # for ranks that can save later
             if self._savers:
                 self._savers.ask(order)
-        elif isinstance(order, messages.TakeStacks):
-            self.take_stacks(order)
-        elif isinstance(order, messages.TellCollectives):
-            from ezpz.launch.host.last_collectives import Question
-
-            self._question = Question(self._settings.collectives, self._of_plan(), order.id)
         else:
             self.count_anew()
-
-    def take_stacks(self, order: messages.TakeStacks) -> None:
-        """Begin to find out what every rank is doing, at last by a signal that ends it when that does no more harm."""
-        from ezpz.launch.host import stacks
-
-        self._asked, self._stacks, self._dumping = order.id, {}, []
-        asks = {rank.rank: self._how(rank) for rank in self._ranks.values() if rank.alive and rank.pid}
-        spied = _spy([pid for pid, number in asks.values() if pid and not number])
-        for number, (pid, signal_number) in asks.items():
-            rank = self._ranks[number]
-            frames = spied.get(pid)
-            asks_by = signal_number or (int(signal.SIGABRT) if order.fatal else 0)
-            if frames:
-                self._note(rank, frames, "")
-            # Python takes its handler away when it ends, and a new program has none.
-            elif rank.output and asks_by and pid and proc.catches(pid, asks_by):
-                rank.output.expect_dump()
-                self._dumping.append(rank)
-                rank.asked_by.add(asks_by)
-                _send(pid, asks_by)
-                if not signal_number:
-                    rank.by_us = True
-            else:
-                self._note(rank, [], stacks.kernel_state(pid or rank.pid))
-        self._dump_by = time.monotonic() + (_DUMP if self._dumping else 0.0)
-
-    def last_words(self) -> list[Message]:
-        """Return what ranks that have failed left of their last collectives, where it was not asked for."""
-        if not self._settings.collectives or not any(rank.code for rank in self._of_plan()):
-            return []
-        from ezpz.launch.host.last_collectives import collected
-
-        ranks = collected(self._settings.collectives, self._of_plan(), set(), self._clock, whole=self._settings.by_rank)
-        return [messages.CollectivesTold(id=0, host=os.uname().nodename, ranks=ranks)] if ranks else []
-
-    def _of_plan(self) -> list[RankProcess]:
-        return [rank for rank in self._ranks.values() if rank.rank >= 0]
-
-    def clear(self) -> None:
-        """Take away what ranks needed to tell their last collectives."""
-        if self._settings.collectives and os.path.isdir(self._settings.collectives):
-            from ezpz.launch.host import last_collectives
-
-            last_collectives.clear(self._settings.collectives)
-        if self._settings.recorder:
-            from ezpz.launch.host import rank_start
-
-            rank_start.clear(self._settings.recorder)
-
-    @staticmethod
-    def _how(rank: RankProcess) -> tuple[int, int]:
-        """Return the Python of a rank, 0 without any, and the signal at which it writes its stacks, 0 where it named
-        none.
-        """
-        from ezpz.launch.host import stacks
-
-        pythons = stacks.pythons(rank.pid)
-        asked = next(((pid, rank.dumps[pid]) for pid in pythons if pid in rank.dumps), None)
-        if asked or not pythons:
-            return asked or (0, 0)
-        # The first one may only wait for the program, as `accelerate launch` does.
-        return next((pid for pid in pythons if stacks.maps_torch(pid)), pythons[0]), 0
-
-    def _note(self, rank: RankProcess, frames: list[Frame], where: str) -> None:
-        rows = [(frame.function, frame.file, frame.line) for frame in frames]
-        self._stacks[rank.rank] = messages.RankStack(rank=rank.rank, pid=rank.pid, frames=rows, where=where)
-
-    def _stacks_taken(self) -> Message:
-        from ezpz.launch.host import stacks
-
-        self._dump_by = None
-        for rank in self._dumping:
-            frames = stacks.parse_dump(rank.output.dump()) if rank.output else []
-            self._note(rank, frames, "" if frames else stacks.kernel_state(rank.pid))
-        dumps: list[str] = []
-        if self._settings.recorder:
-            from ezpz.launch.host import rank_start
-
-            dumps = rank_start.ask(self._settings.recorder, list(self._stacks))
-        host, ranks = os.uname().nodename, list(self._stacks.values())
-        return messages.StacksTaken(id=self._asked, host=host, ranks=ranks, dumps=dumps)
 
     def _look(self, now: float) -> None:
         from ezpz.launch.host import stacks
@@ -389,32 +274,6 @@ class Progress:
         return min((due for _, _, due in self._idle_dues()), default=None)
 
 
-def _spy(pids: list[int]) -> dict[int, list[Frame] | None]:
-    """Return what py-spy sees in each process, all at the same time: it may take seconds."""
-    import threading
-
-    from ezpz.launch.host import stacks
-
-    seen: dict[int, list[Frame] | None] = {}
-
-    def look(pid: int) -> None:
-        seen[pid] = stacks.py_spy(pid)
-
-    threads = [threading.Thread(target=look, args=(pid,)) for pid in pids]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return seen
-
-
 def _pid_of(connection: socket.socket) -> int:
     """Return the process on the other side; 0 where the kernel does not tell."""
     return credentials(connection)[0] if sys.platform == "linux" else 0
-
-
-def _send(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except OSError:
-        pass  # it is gone already

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import NoReturn
 
+    from ezpz.launch.messages import Settings
+
 
 # torch's flight recorder: the last collectives of every rank, asked for when ranks hang.
 #
@@ -88,15 +90,28 @@ def make_folder(folder: str) -> None:
         pass  # as above
 
 
-def clear(folder: str) -> None:
-    """Take the pipes away when no rank is left, and the folder when it holds no dump."""
+def clear(folder: str, ending: str = "") -> None:
+    """Take pipes and answers away when no rank is left, and the folder.
+
+    Args:
+        folder: Where ranks listened and answered.
+        ending: How the names of those files end; others are kept, and the folder with them.
+    """
     try:
         for name in os.listdir(folder):
-            if name.endswith(".pipe"):
+            if name.endswith(ending):
                 os.unlink(os.path.join(folder, name))
         os.rmdir(folder)
     except OSError:
-        pass  # there are dumps, or it was never made
+        pass  # something is kept, or it was never made
+
+
+def clear_folders(settings: Settings) -> None:
+    """Take away what the ranks of this host needed to tell their last collectives, but for dumps for their user."""
+    if settings.collectives:
+        clear(settings.collectives)
+    if settings.recorder:
+        clear(settings.recorder, ".pipe")
 
 
 def ask(folder: str, ranks: Iterable[int]) -> list[str]:

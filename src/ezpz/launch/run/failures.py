@@ -382,7 +382,6 @@ class Outcome:
         self.code = code
         self.cause = cause
         self.failures = failures or []
-        self.hang: dict[str, Any] | None = None
         self.notes: list[str] = []
         self.stopped = False
         self.lost: list[str] = []  # hosts whose agent went away before anything was stopped

@@ -212,7 +212,6 @@ class _Run(Supervisor):
             "verdict": self._saving.verdict(outcome.code, stopped=outcome.stopped) if self._saving else None,
             "cause": entries[0] if causes else None,
             "failures": entries[len(causes) :],
-            "hang": outcome.hang,
             "causes": [],
             "run_folder": self._run_folder or None,
             "notes": outcome.notes,
@@ -231,15 +230,11 @@ class _Run(Supervisor):
         if not (fields["exit_code"] or self._run_folder or self._watched):  # nothing could say more
             return ""
         from ezpz.why import Facts, diagnose, last_line
-        from ezpz.why.facts import COLLECTIVES, by_rank
 
         try:
-            collectives = self._collectives.as_json(self.launch) if self._collectives else {}
-            if collectives and fields["exit_code"]:
-                record.write(self.folder, collectives, COLLECTIVES)
             facts = Facts.read(self.folder, self._run_folder)
             facts.launch = fields  # the file may not have been written
-            facts.ranks = by_rank(collectives)
+            self.watch.all("explain", facts, failed=bool(fields["exit_code"]))
             causes = diagnose(facts)
             if causes:
                 record.write(self.folder, {**fields, "causes": [cause.as_json() for cause in causes]})

@@ -17,6 +17,7 @@ from ezpz.launch.host import process_tree
 from ezpz.launch.host.rank_start import ignored
 from ezpz.launch.loop import Loop, SignalPipe
 from ezpz.launch.messages import Piece
+from ezpz.launch.run.askers import Askers
 from ezpz.launch.run.child import Children, Interrupts
 from ezpz.launch.run.failures import (
     CANNOT_START,
@@ -35,7 +36,6 @@ from ezpz.launch.run.failures import (
     nodes_failed,
     rank_failed,
 )
-from ezpz.launch.run.hangs import Askers, Collectives, Inquiry
 from ezpz.launch.run.held_term import HeldTerm, seconds_to_save
 from ezpz.launch.run.live_line import LiveLine
 from ezpz.launch.run.rank_input import InputPump
@@ -82,9 +82,6 @@ _LATE = 30.0  # seconds after which a line names the ranks that all others wait 
 _ASK_EVERY = 5.0  # seconds between two questions to all hosts whether they live,
 _NO_ANSWER = 22.0  # and until one that does not answer is lost: about as long as for one that is cut off
 _LOOK_FOR_REQUESTS = 2.0  # seconds between two looks for what other hosts ask
-_ANSWERS = 12.0  # seconds for all hosts to report what their ranks are doing
-_TOLD = 0.6  # seconds for ranks to tell their last collectives, before a failing launch stops them
-_APART = 2.0  # seconds between two samples of where ranks are: who is slow moves, who is stuck does not
 _HUNG_UP = 5.0  # seconds for agents to kill their ranks, and for the programs that started them to end
 _TIME_LIMIT = 124
 _STARTED = 3.0  # seconds between two looks whether the program says what to save,
@@ -150,7 +147,7 @@ class Supervisor:
         self._input = InputPump(self.loop, self.note, self._input_lost)
         self._wall = wall
         self._shares_terminal = shares_terminal
-        self._inquiry = Inquiry()
+        self._limit = ""  # why the run is ended, as long as watchers find out what its ranks are doing
         self._live_line = LiveLine()
         self._askers = Askers()
         self._requests: Requests | None = None  # made when the launch runs long enough to be asked
@@ -170,9 +167,7 @@ class Supervisor:
         self._question: subprocess.Popen[bytes] | None = None
         self._answered: dict[int, float] = {}  # host: when it last said that it lives
         self._asked_at = -math.inf
-        self._collectives = Collectives()
-        self._sample: dict[str, Any] | None = None  # where ranks were some seconds before a hang was ended
-        self._sample_at = 0.0
+        self._answers_by = 0.0  # when watchers are waited for no more after a failure
         self._settle_at = math.inf
         self._left: list[tuple[str, messages.Finished]] = []  # of each host, the first rank that ended with 0
         self.signals = SignalPipe(set(_HEARD).difference(ignored()))  # `nohup launch …` lives on
@@ -219,7 +214,7 @@ class Supervisor:
         if limits.run is not None:
             whole = "--timeout, of the whole run; of one without progress: --idle-timeout"
             reason = f"the run has not ended within {limits.run:g} s ({whole})"
-            self.loop.after("run", limits.run, lambda: self._end_hanging(reason))
+            self.loop.after("run", limits.run, lambda: self._overdue(reason))
         job = self.plan.more.get("EZPZ_JOBID")
         if limits.save_at_end and self._wall and job and job.value:
             self.loop.after("unsaved", _STARTED, self._look_for_savers)
@@ -287,8 +282,8 @@ class Supervisor:
     def _over(self) -> bool:
         if self.children.alive or not self.children.drained:
             return False
-        if self._inquiry.reason:
-            self._conclude()
+        if self._limit:
+            self.watch.all("over")
         return not self.control.open_outputs and self.control.all_done
 
     @property
@@ -524,7 +519,7 @@ class Supervisor:
         slow = failure.is_consequence or failure.lost_peer or failure.why in {"mismatch", CANNOT_START}
         patience = _SETTLE_LONG if slow else _SETTLE
         if self.world.begun and len(self.outcome.failures) == 1:
-            self._ask_for_collectives(_TOLD)
+            self._answers_by = time.monotonic() + self.watch.failed(failure)
         self._settle_at = min(self.loop.due("settle"), time.monotonic() + patience)
         self.loop.at("settle", self._settle_at, self._settle_when_told)
 
@@ -537,15 +532,21 @@ class Supervisor:
                 self.screen.say(failure.words.rstrip("\n"))
 
     def _settle_when_told(self) -> None:
-        """Name the cause when the ranks that still live have reported their last collectives, or are not waited for."""
+        """Name the cause when watchers have found out what they want to know of ranks that still live."""
         now = time.monotonic()
-        left = self._collectives.until - now
-        if self._collectives.waiting and left > 0 and not self.stopping:
+        left = self._answers_by - now
+        if left > 0 and not self.stopping:
             self.loop.after("settle", left, self._settle_when_told)
         elif self._launcher_is_ending() and now < self._settle_at + _LAUNCHER_ENDS:
             self.loop.after("settle", _SETTLE, self._settle_when_told)
         else:
             self._settle()
+
+    def _go_on(self) -> None:
+        """Wait for no more answers after a failure."""
+        self._answers_by = 0.0
+        if self.loop.waits_for("settle"):
+            self.loop.at("settle", max(time.monotonic(), self._settle_at), self._settle_when_told)
 
     def _launcher_is_ending(self) -> bool:
         """Tell whether the program that starts ranks has ended all that had come before any began: it knows why, and
@@ -661,11 +662,14 @@ class Supervisor:
         """Return what a watcher may do here."""
         handle = LauncherHandle(name, config, self.loop, self.note, guarded)
         handle.plan, handle.launch, handle.folder, handle.host = self.plan, self.launch, self.folder, self.world.host
-        handle.order, handle.end_run = self._order, self.end_run
+        handle.hosts, handle.say = self.control.heard, self.say
+        handle.order, handle.end_run, handle.end_overdue = self._order, self.end_run, self._end_overdue
+        handle.is_stopping = lambda: self.stopping
+        handle.answered, handle.is_asked, handle.answer = self._go_on, self._is_asked, self._answer
         return handle
 
-    def _order(self, order: Message, *, but: int | None = None) -> None:
-        self.control.order(order, set(self.control.heard) - self.control.done - {but})
+    def _order(self, order: Message, *, but: int | None = None) -> set[int]:
+        return self.control.order(order, set(self.control.heard) - self.control.done - {but})
 
     def end_run(self, why: str, code: int) -> None:
         """End the run, of something that is no failure of a rank or a host."""
@@ -787,8 +791,6 @@ class Supervisor:
             self._hear_of_work(self.world.host(index), message)
         elif isinstance(message, messages.RankBusy | messages.Idle | messages.Pace):
             self._hear_of_progress(self.world.host(index), message)
-        elif isinstance(message, messages.StacksTaken | messages.CollectivesTold):
-            self._hear_what_ranks_do(index, message)
         elif isinstance(message, messages.Note):
             self.note(message.text)
         elif isinstance(message, messages.InputWanted | messages.InputUnread):
@@ -842,8 +844,7 @@ class Supervisor:
             self._note_step(message.step)
             if self._saving:
                 self._saving.lost(index)
-            if self._collectives.gone(index):
-                self._all_told()
+            self.watch.all("gone", index)
             self._note_stuck(self.world.host(index), message.stuck)
         else:
             self._answered[index] = time.monotonic()
@@ -871,7 +872,7 @@ class Supervisor:
             reason = (
                 f"rank {message.rank} ended with 0, and others still run {self.limits.leave:g} s (--exit-timeout) later"
             )
-            self.loop.after("leave", self.limits.leave, lambda: self._end_hanging(reason))
+            self.loop.after("leave", self.limits.leave, lambda: self._overdue(reason))
 
     def _note_step(self, step: int) -> None:
         if step >= 0:
@@ -943,22 +944,39 @@ class Supervisor:
                 f"has come to the end of its program, and Python has not ended for {durations.in_words(message.limit)}"
                 " since (--idle-timeout)"
             )
-        self._end_hanging(f"rank {message.rank} on host {host} (pid {message.pid}) {limit}")
+        self._overdue(f"rank {message.rank} on host {host} (pid {message.pid}) {limit}")
 
-    # What every rank is doing, for a run that hangs or for `ezpz stacks`.
+    # Time limits, and what a running launch is asked.
 
-    def _end_hanging(self, reason: str) -> None:
-        """End a run of which a time limit is over: ask what all ranks are doing, and then stop them."""
-        if self.stopping or self._inquiry.reason:
+    def _overdue(self, reason: str) -> None:
+        """End a run of which a time limit is over, when watchers know what its ranks are doing."""
+        if self.stopping or self._limit:
             return
-        self._inquiry.reason = reason
-        self.say(f"{reason}; asking every rank what it is doing")
-        self._sample_at = time.monotonic()
-        self._inquire(fatal=False)
+        self._limit = reason
+        seconds = self.watch.overdue(reason)
+        self.loop.at("overdue", time.monotonic() + seconds, lambda: self._end_overdue("its ranks are ended"))
+
+    def _end_overdue(self, how: str) -> bool:
+        """End the run for its limit, unless a rank has failed by itself meanwhile; tell whether it does."""
+        reason, self._limit = self._limit, ""
+        self.loop.cancel("overdue")
+        cause = self.outcome.cause
+        if not reason or (cause and cause.rank is not None and not (cause.lost_peer or cause.waited_in_vain)):
+            return False
+        self.outcome.stopped = True
+        self.blame(Failure(f"{reason}:", how, _TIME_LIMIT, time.time()))
+        return True
 
     def _asked(self) -> None:
-        if not self._inquiry.waiting and not self.loop.waits_for("again"):
-            self._inquire(fatal=False)
+        self.watch.question("stacks")
+
+    def _is_asked(self) -> bool:
+        return bool(self._askers or self._requests)
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        self._askers.answer(answer)
+        if self._requests:
+            self._requests.answer(answer)
 
     def _look_for_requests(self) -> None:
         """Do what another host asks for by a file in the folder of the record."""
@@ -975,74 +993,3 @@ class Supervisor:
             if word == "kill":
                 self.kill()
         self.loop.after("requests", _LOOK_FOR_REQUESTS, self._look_for_requests)
-
-    def _ask_for_collectives(self, patience: float) -> None:
-        order = self._collectives.begin(time.monotonic() + patience)
-        self._collectives.waiting = self.control.order(order, set(self.control.heard) - self.control.done)
-
-    def _hear_what_ranks_do(self, index: int, message: messages.StacksTaken | messages.CollectivesTold) -> None:
-        """Take the stacks or the last collectives of a host's ranks; go on with what waited for the last host."""
-        host = self.control.heard.get(index, message.host)
-        if isinstance(message, messages.CollectivesTold):
-            if self._collectives.answered(index, host, message):
-                self._all_told()
-        elif self._inquiry.answered(index, host, message) and not self._collectives.waiting:
-            self._conclude()
-
-    def _all_told(self) -> None:
-        if self.loop.waits_for("settle"):
-            self.loop.at("settle", max(time.monotonic(), self._settle_at), self._settle_when_told)
-        elif self.loop.waits_for("stacks") and not self._inquiry.waiting:
-            self._conclude()
-
-    def _inquire(self, *, fatal: bool) -> None:
-        if not fatal:
-            self._ask_for_collectives(_TOLD)
-        order = self._inquiry.begin(fatal=fatal)
-        self._inquiry.waiting = self.control.order(order, set(self.control.heard) - self.control.done)
-        patience = _ANSWERS if self._inquiry.waiting else 0.0
-        self.loop.at("stacks", time.monotonic() + patience, self._conclude)
-
-    def _look_again(self) -> None:
-        """Take the second sample of a hang that is ended, unless something has failed meanwhile."""
-        if self.stopping:
-            self._inquiry.reason = ""
-        else:
-            self._inquire(fatal=True)
-
-    def _has_failed_by_itself(self) -> bool:
-        """Tell whether a rank has ended the run meanwhile, of something else than what the hang does to it."""
-        cause = self.outcome.cause
-        return cause is not None and cause.rank is not None and not (cause.lost_peer or cause.waited_in_vain)
-
-    def _conclude(self) -> None:
-        """Pass on what the ranks are doing, and stop the run when it has taken too long."""
-        self.loop.cancel("stacks")
-        reason, dumps = self._inquiry.reason, self._inquiry.dumps
-        if not (reason or self._askers or self._requests):
-            return
-        result = self._inquiry.result(self.control.heard)
-        if self._sample and not result["ranks"]:  # all have ended between the two
-            result = self._sample
-        answer = {**result, "at": time.time(), "collectives": self._collectives.as_json(self.launch)}
-        self._askers.answer(answer)
-        if self._requests:
-            self._requests.answer(answer)
-        if reason and self._sample is None:
-            self._sample = result
-            self.loop.at("again", max(time.monotonic(), self._sample_at + _APART), self._look_again)
-        elif reason and self._has_failed_by_itself():
-            self._inquiry.reason = ""
-        elif reason:
-            self.outcome.hang = {
-                **result,
-                "summary": f"{reason}: {result['summary']}",
-                "recorder": sorted(dumps),
-                "earlier": self._sample,
-                "apart": round(time.monotonic() - self._sample_at, 1),
-            }
-            if dumps:
-                self.note(f"torch's last collectives of {len(dumps)} ranks: {os.path.dirname(dumps[0])}")
-            self.outcome.stopped = True
-            self.blame(Failure(f"{reason}:", result["summary"], _TIME_LIMIT, time.time()))
-            self._inquiry.reason = ""

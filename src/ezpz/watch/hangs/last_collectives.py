@@ -29,8 +29,8 @@ import struct
 import time
 
 from ezpz import proc
-from ezpz.launch import messages
 from ezpz.launch.host import rank_start
+from ezpz.watch.hangs import messages
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.host.rank_process import RankProcess
 
-__all__ = ["MalformedDump", "Question", "clear", "collected", "read_dump", "read_last"]
+__all__ = ["MalformedDump", "Question", "collected", "read_dump", "read_last"]
 
 _KEPT = 64  # collectives of a rank
 _OF_MANY = 4  # the same in a large world, for which the launcher has no room
@@ -130,16 +130,6 @@ def collected(
                 )
             )
     return reported
-
-
-def clear(folder: str) -> None:
-    """Take away pipes and answers when no rank is left."""
-    try:
-        for name in os.listdir(folder):
-            os.unlink(os.path.join(folder, name))
-        os.rmdir(folder)
-    except OSError:
-        pass  # it was never made
 
 
 def read_last(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -384,7 +374,7 @@ def _sizes(value: Any) -> str:
 def _line(frames: Any) -> str:
     """Return the user's line of a collective whose stack was recorded; empty without one."""
     from ezpz.launch.host.stacks import Frame
-    from ezpz.launch.run.hangs import locate
+    from ezpz.launch.places import locate
 
     found = [
         Frame(str(each.get("name")), str(each.get("filename")), _int(each.get("line")))

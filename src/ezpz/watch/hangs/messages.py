@@ -1,0 +1,103 @@
+"""Define what hosts are asked when ranks hang or fail, and what they answer: stacks, and the last collectives."""
+
+from __future__ import annotations
+
+from ezpz.launch.shim_messages import (
+    Message,
+    Seconds,
+    Text,
+    flag_field,
+    list_field,
+    number_field,
+    part_field,
+    rank_field,
+    rows_field,
+    seconds_field,
+    text_field,
+)
+
+_PATH, _NAME, _FUNCTION = 4096, 80, 1024  # characters
+_FRAMES = 1000
+
+
+class RankStack(Message):
+    """What one rank is doing: the frames of its main thread, innermost first, else what the kernel says of it."""
+
+    rank: int = rank_field()
+    pid: int = number_field(0)
+    frames: list[tuple[str, str, int]] = rows_field(
+        text_field(_FUNCTION), text_field(_PATH), number_field(), most=_FRAMES
+    )
+    where: str = text_field(_FUNCTION)
+
+
+class StacksTaken(Message):
+    """The answer to `TakeStacks` of the same ``id``, and the files of torch's flight recorder."""
+
+    kind = "stacks"
+    id: int = number_field()
+    host: str = text_field(255)
+    ranks: list[RankStack] = list_field(part_field(RankStack), most=4096)
+    dumps: list[str] = list_field(text_field(_PATH), most=4096)
+
+
+class RankCollectives(Message):
+    """The last collectives of a rank, and what the kernel says of its process.
+
+    ``answered``: what it wrote is there; ``silent``: it was asked, lives, and has not answered in time; ``ended``: it
+    wrote that at its end, by itself; ``raised``: the exception that ends it. ``state`` is a letter of proc(5), empty
+    where it lives no more, ``where`` the kernel's function that it waits in and for which file, ``cpu`` the seconds
+    that it used. ``frames`` are those of its main thread, innermost first. Of a group: its name, and the last
+    collective that was enqueued, started and completed, -1 where that is not recorded. Of a collective: group,
+    sequence, operation, sizes, state, line of the user's code, when it was enqueued, started and completed (seconds
+    since 1970 by the launcher's clock, 0 where that is not recorded), and whether it is between two ranks.
+    """
+
+    rank: int = rank_field()
+    pid: int = number_field(0)
+    answered: bool = flag_field()
+    silent: bool = flag_field()
+    ended: bool = flag_field()
+    raised: str = text_field(500)
+    state: str = text_field(8)
+    where: str = text_field(_FUNCTION)
+    cpu: float = seconds_field()
+    step: int = number_field()
+    frames: list[tuple[str, str, int]] = rows_field(
+        text_field(_FUNCTION), text_field(_PATH), number_field(), most=_FRAMES
+    )
+    groups: list[tuple[str, int, int, int]] = rows_field(
+        Text(_NAME), number_field(), number_field(), number_field(), most=256
+    )
+    entries: list[tuple[str, int, str, str, str, str, float, float, float, bool]] = rows_field(
+        *(Text(_NAME), number_field(), Text(_NAME), Text(255), Text(40), Text(255)),
+        *(Seconds(False), Seconds(False), Seconds(False), flag_field()),
+        most=256,
+    )
+
+
+class CollectivesTold(Message):
+    """The answer to `TellCollectives` of the same ``id``; with 0 what ranks left that have failed, unasked."""
+
+    kind = "collectives"
+    id: int = number_field()
+    host: str = text_field(255)
+    ranks: list[RankCollectives] = list_field(part_field(RankCollectives), most=4096)
+
+
+class TakeStacks(Message):
+    """Find out what every rank is doing, with ``fatal`` also in ways that end it."""
+
+    kind = "stacks"
+    fatal: bool = flag_field()
+    id: int = number_field()
+
+
+class TellCollectives(Message):
+    """Ask ranks for the collectives that they started last; no rank is disturbed by that, nor waited for long."""
+
+    kind = "collectives?"
+    id: int = number_field()
+
+
+REPORTS, ORDERS = (StacksTaken, CollectivesTold), (TakeStacks, TellCollectives)
