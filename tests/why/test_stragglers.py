@@ -202,7 +202,7 @@ def test_arrivals_are_told_once_and_can_be_read_again():
 
 
 def test_ranks_look_more_often_where_the_ring_is_too_short(monkeypatch):
-    monkeypatch.setattr(arrivals_of_rank.progress, "tell", lambda _line: True)
+    monkeypatch.setattr(arrivals_of_rank.progress, "tell", lambda *_: True)
     ring = []
     for ranks, period in ((2, 5), (1000, 15)):
         reporter = arrivals_of_rank._Reporter(lambda *_: pickle.dumps({"entries": ring}), ranks)
