@@ -1,7 +1,7 @@
 """Handles for sides of watchers that a test calls itself."""
 
 from ezpz.launch.loop import Loop
-from ezpz.launch.watchers import WATCHERS, LauncherHandle, Watchers
+from ezpz.launch.watchers import WATCHERS, HostHandle, LauncherHandle, Watchers
 
 
 def launcher_handle(folder="", *, loop=None, note=print, launch=""):
@@ -9,6 +9,37 @@ def launcher_handle(folder="", *, loop=None, note=print, launch=""):
     handle = LauncherHandle("test", "", loop or Loop(), note, lambda action: action())
     handle.folder, handle.launch, handle.host = str(folder), launch, str
     return handle
+
+
+class HostHandleOfTests(HostHandle):
+    """A handle with a clock of its own, which `pass_time` moves on."""
+
+    def __init__(self, ranks, settings):
+        self.now, self.reports, self._timers = 1000.0, [], {}
+        self.ranks, self.settings, self.report = ranks, settings, self.reports.append
+
+    def monotonic(self):
+        return self.now
+
+    def after(self, seconds, action, name=""):
+        self._timers[name] = self.now + seconds, action
+
+    def waits(self, name=""):
+        return name in self._timers
+
+    def cancel(self, name=""):
+        self._timers.pop(name, None)
+
+    def pass_time(self, seconds):
+        """Do what comes within so many seconds; return the reports of that time, and go back to its beginning."""
+        begin, end, kept = self.now, self.now + seconds, dict(self._timers)
+        while self._timers and min(due for due, _ in self._timers.values()) <= end:
+            name = min(self._timers, key=lambda name: self._timers[name][0])
+            self.now, action = self._timers.pop(name)
+            action()
+        self.now, self._timers = begin, kept
+        told, self.reports[:] = self.reports[:], []
+        return told
 
 
 def watch_all():

@@ -235,9 +235,9 @@ def test_an_agent_hears_all_that_call_in_one_turn(loop, where, heard):
     """Else a rank's end would be told before the last step, which it told in the moment before."""
     calls = [local_socket.reach(where) for _ in range(3)]
     for rank, call in enumerate(calls):
-        local_socket.send(call, f"rank {rank} 7\nat {rank}\n".encode())
+        local_socket.send(call, f"rank {rank} 7\nstage {rank}\n".encode())
     loop.turn(time.monotonic() + 60)
-    assert [message.step for message in heard if isinstance(message, messages.At)] == [0, 1, 2]
+    assert [message.stage for message in heard if isinstance(message, messages.StageReached)] == ["0", "1", "2"]
     for call in calls:
         call.close()
 
@@ -283,12 +283,12 @@ def turn_until(loop, condition):
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_an_agent_without_a_free_descriptor_does_not_spin_and_hears_the_caller_later(loop, where, heard, no_room):
     call = local_socket.reach(where)
-    local_socket.send(call, b"rank 0 7\nat 3\n")
+    local_socket.send(call, b"rank 0 7\nstage 3\n")
     no_room()
     assert turns(loop) < 30
     no_room.end()
     turn_until(loop, lambda: heard)
-    assert [message.step for message in heard if isinstance(message, messages.At)] == [3]
+    assert [message.stage for message in heard if isinstance(message, messages.StageReached)] == ["3"]
     call.close()
 
 

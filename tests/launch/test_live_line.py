@@ -9,10 +9,10 @@ import termios
 
 import pytest
 
-from ezpz.launch.messages import Pace
-from ezpz.launch.run.live_line import LiveLine, is_utf8
 from ezpz.launch.run.terminal import Screen
 from ezpz.launch.settings import may_draw
+from ezpz.watch.progress.live_line import LiveLine, is_utf8
+from ezpz.watch.progress.messages import Pace
 from lab.terminal import open_terminal, shown_by
 
 ERASE = "\r\x1b[K"

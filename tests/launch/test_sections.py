@@ -2,48 +2,50 @@
 
 from __future__ import annotations
 
-import socket
 import sys
-import time
-from contextlib import closing
 
 import pytest
 
 from ezpz.launch import messages
-from ezpz.launch.host.progress import Progress
 from ezpz.launch.host.rank_process import RankProcess
+from ezpz.watch.progress import host
+from ezpz.watch.progress.host import ProgressOfHost
 from lab.agents import settings
+from lab.watching import HostHandleOfTests, watch_all
+
+watch_all()
 
 IDLE = 100.0
 
 
 class Rank:
-    """One rank that speaks to what its agent knows of it; `idle_after(s)` is what is reported after s seconds."""
+    """One rank that speaks to what watches its progress; `idle_after(s)` is what is reported after s seconds."""
 
     def __init__(self, **more):
         self.process = RankProcess(0, pid=1)
-        self.progress = Progress({0: self.process}, settings(**{"idle": IDLE, **more}), 0.0)
-        self.connection, self.other = socket.socketpair()
-        self.say("rank 0 1")
+        self.handle = HostHandleOfTests({0: self.process}, settings(**{"idle": IDLE, **more}))
+        self.progress = ProgressOfHost(self.handle)
 
     def say(self, *lines):
-        for line in lines:
-            assert self.progress.hear(self.connection, messages.FROM_RANKS.decode(line.encode()))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(host, "time", self.handle)
+            for line in lines:
+                self.progress.hear(self.process, messages.FROM_RANKS.decode(line.encode()))
+
+    def hang_up(self):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(host, "time", self.handle)
+            self.progress.hung_up(self.process, 1)
 
     def idle_after(self, seconds):
-        told = self.progress.tick(time.monotonic() + seconds, 1)
-        return [(each.section, each.limit) for each in told if isinstance(each, messages.Idle)]
-
-    def close(self):
-        self.connection.close()
-        self.other.close()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(host, "time", self.handle)
+            return [(each.section, each.limit) for each in self.handle.pass_time(seconds)]
 
 
 @pytest.fixture
 def rank():
-    value = Rank()
-    yield value
-    value.close()
+    return Rank()
 
 
 def test_the_limit_is_that_of_the_section(subtests):
@@ -53,9 +55,9 @@ def test_the_limit_is_that_of_the_section(subtests):
         ("section 10 1 checkpoint", IDLE),  # a trainer's shortens nothing
         ("section 600 1 checkpoint", 600.0),
     ):
-        with subtests.test(line), closing(Rank()) as rank:
+        with subtests.test(line):
+            rank = Rank()
             rank.say("beat", line)
-            assert rank.progress.due() <= time.monotonic() + max(limit, 0.3)
             assert rank.idle_after(limit - 5) == []
             assert rank.idle_after(limit + 1) == [("checkpoint", limit)]
             assert rank.idle_after(limit + 2) == []  # once is enough
@@ -68,8 +70,7 @@ def test_without_a_limit_none_counts(rank):
         (Rank(idle=None), "section 5 0 save"),
     ):
         own.say("beat", line)
-        assert own.idle_after(1e9) == []
-    own.close()
+        assert own.idle_after(1e5) == []
 
 
 def test_after_the_section_the_idle_limit_counts_again(rank):
@@ -80,7 +81,7 @@ def test_after_the_section_the_idle_limit_counts_again(rank):
 
 def test_a_rank_that_never_beat_is_watched_in_a_section_only(rank):
     rank.say("section 50 0 load", "section 0 0 ")
-    assert rank.idle_after(1e9) == []
+    assert rank.idle_after(1e5) == []
     rank.say("section 50 0 load")
     assert rank.idle_after(51) == [("load", 50.0)]
     rank.say("beat", "section 0 0 ")
@@ -89,7 +90,7 @@ def test_a_rank_that_never_beat_is_watched_in_a_section_only(rank):
 
 def test_a_program_that_has_ended_has_a_limit_of_its_own(rank):
     rank.say("ending 300")
-    assert rank.idle_after(1e9) == []  # it never beat
+    assert rank.idle_after(1e5) == []  # it never beat
     rank.say("beat", "section 600 0 load", "ending 300")
     assert rank.idle_after(299) == []
     assert rank.idle_after(301) == [("", 300.0)]
@@ -99,7 +100,7 @@ def test_a_program_that_has_ended_has_a_limit_of_its_own(rank):
 
 def test_a_connection_that_ends_ends_the_section(rank):
     rank.say("beat", "section 0 0 endless")
-    rank.progress.hung_up(rank.connection)
+    rank.hang_up()
     assert rank.idle_after(IDLE + 1) == [("", IDLE)]
 
 

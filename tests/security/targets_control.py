@@ -15,6 +15,7 @@ from ezpz.launch.messages import MalformedMessage, Piece
 from ezpz.launch.run.control import Control, Report
 from ezpz.launch.shared_slots import Slots
 from ezpz.watch.hangs import messages as hangs
+from ezpz.watch.progress import messages as progress
 from lab.watching import watch_all
 
 SHARED = Slots.inherited()
@@ -43,7 +44,7 @@ REPORTS = (
         ranks=[hangs.RankStack(rank=0, pid=7, frames=[("f", "a.py", 3)], where="x")],
         dumps=["/tmp/dump"],
     ),
-    messages.Idle(rank=0, pid=7, seconds=601.0, limit=600.0, section="checkpoint", ending=False),
+    progress.Idle(rank=0, pid=7, seconds=601.0, limit=600.0, section="checkpoint", ending=False),
     messages.Done(stuck=[1, 2], step=-1),
 )
 ORDERS = (

@@ -249,37 +249,6 @@ class Stages(Message):
     ranks: list[tuple[int, float]] = rows_field(rank_field(), seconds_field(), most=4096)
 
 
-class Idle(Message):
-    """A rank shows no progress for longer than its limit: of the section that is named, of what Python does when its
-    program has ended, else that of all.
-    """
-
-    kind = "idle"
-    rank: int = rank_field()
-    pid: int = number_field(0)
-    seconds: float = seconds_field()
-    limit: float = seconds_field()
-    section: str = text_field(_NAME)
-    ending: bool = flag_field()
-
-
-class Pace(Message):
-    """Rank 0 has done so many steps; this run of it began after the first ones. A total of 0 ends its loop."""
-
-    kind = "pace"
-    done: int = number_field(0)
-    first: int = number_field(0)
-    total: int = number_field(0)
-
-
-class RankBusy(Message):
-    """A rank works on its record, or no longer: others may wait for it."""
-
-    kind = "busy"
-    rank: int = rank_field()
-    busy: bool = flag_field()
-
-
 class InputWanted(Message):
     """Rank 0 runs here, and its stdin may come, from this piece on: not the first where a connection was cut."""
 
@@ -371,12 +340,6 @@ class ConnectOutput(Message):
     kind = "connect"
 
 
-class CountAnew(Message):
-    """Ranks without progress may have waited for one that was busy: count the time of all others from now on."""
-
-    kind = "anew"
-
-
 class AreYouAlive(Message):
     """Answer with `Alive`: a host that stands still keeps its connections, and says nothing."""
 
@@ -420,37 +383,6 @@ class StageReached(Message):
     stage: str = text_field(40)
 
 
-class Beat(Message):
-    """That rank makes progress."""
-
-    kind = "beat"
-
-
-class At(Message):
-    """That rank has done this step."""
-
-    kind = "at"
-    step: int = number_field()
-
-
-class Busy(Message):
-    """That rank works on its record (1), or no longer (0)."""
-
-    kind = "busy"
-    busy: int = number_field(0, 1)
-
-
-class Section(Message):
-    """That rank is in this section, or with no name in none any more. Its timeout, 0 for none, takes the place of the
-    idle limit; with ``at_least`` only where that is shorter.
-    """
-
-    kind = "section"
-    timeout: float = seconds_field()
-    at_least: int = number_field(0, 1)
-    name: str = text_field(_NAME)
-
-
 class Recording(Message):
     """That rank keeps the record of a run in this folder; passed on to the launcher."""
 
@@ -490,13 +422,6 @@ class SaveAnswer(Message):
     step: int = number_field(-1)
     armed: int = number_field(0, 1)
     pace: float = seconds_field()
-
-
-class Ending(Message):
-    """The program of that rank has ended; what Python does after it may take so many seconds."""
-
-    kind = "ending"
-    seconds: float = seconds_field()
 
 
 class DumpsAt(Message):
@@ -545,7 +470,7 @@ HELLOS = _Json("say", _LONGEST_HELLO, Hello)
 REPORTS = _Json(
     "say",
     _LONGEST_REPORT,
-    *(Looked, Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, Pace, RankBusy, Note),
+    *(Looked, Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Note),
     *(InputWanted, InputUnread, Savers, SaveAnswered, TermHeld, Recording, Refused),
     Done,
     Alive,
@@ -558,7 +483,6 @@ ORDERS = _Json(
         Signal,
         Kill,
         Release,
-        CountAnew,
         AreYouAlive,
         AskToSave,
         SaveNow,
@@ -570,8 +494,8 @@ ORDERS = _Json(
 FROM_RANKS = Words(
     LONGEST_ORDER,
     *FROM_SHIMS.kinds.values(),
-    *(RankSpeaks, StageReached, Beat, At, Pace, Busy, Section, Recording, DumpsAt),
-    *(Saver, Saved, Leaves, SaveAnswer, Ending),
+    *(RankSpeaks, StageReached, Recording, DumpsAt),
+    *(Saver, Saved, Leaves, SaveAnswer),
 )
 TO_RANKS = Words(LONGEST_ORDER, AskToSave, SaveNow, Hold, Signal)
 

@@ -234,7 +234,8 @@ class PlanBuilder:
         if self._sampling and sys.platform == "linux":
             yield "hardware", "", self._sampling, str(self._sampling), "", ""
         yield "stragglers", "", -1.0, "", "", ""
-        yield "hangs", "", -1.0, "", "", ""
+        for name in ("hangs", "progress"):
+            yield name, "", -1.0, "", "", ""
         if self.attempt > 1:
             yield "leftovers", "", -1.0, "", "", ""
         if self.environ.get("EZPZ_WATCHERS"):

@@ -105,6 +105,16 @@ WATCHERS = (
         fails=True,
         answers=("stacks",),
     ),
+    Watcher(
+        "progress",
+        "heartbeats",
+        host="ezpz.watch.progress.host:ProgressOfHost",
+        launcher="ezpz.watch.progress.launcher:Progress",
+        messages="ezpz.watch.progress.messages",
+        words=("beat", "at", "pace", "busy", "section", "ending"),
+        reports=("idle", "pace", "busy"),
+        orders=("anew",),
+    ),
     Watcher("leftovers", "memory of devices", host="ezpz.watch.leftovers.host:LeftoversOfHost", begins=True),
 )
 
@@ -189,7 +199,9 @@ class LauncherHandle(Handle):
         hosts: The name that each host from which something was heard calls itself, by its index.
         say: Shows the user a sentence.
         order: Sends a message of this watcher to all hosts that run, ``but`` one; returns those it was sent to.
+        live: Draws a line below the output, on a terminal; none where it is empty.
         end_run: Ends the run: takes why, and the exit code.
+        overdue: Ends the run because a time limit is over: takes which one.
         end_overdue: Ends a run that is `overdue`, and takes what ranks are doing; tells whether it does: a rank may
             have failed by itself meanwhile.
         is_stopping: Tells whether the run is being ended.
@@ -205,7 +217,9 @@ class LauncherHandle(Handle):
     hosts: dict[int, str]
     say: Callable[[str], None]
     order: Callable[..., set[int]]
+    live: Callable[[str], None]
     end_run: Callable[[str, int], None]
+    overdue: Callable[[str], None]
     end_overdue: Callable[[str], bool]
     is_stopping: Callable[[], bool]
     answered: Callable[[], None]
@@ -230,6 +244,12 @@ class HostSide:
 
     def obey(self, order: Message) -> None:
         """Do what its launcher side orders."""
+
+    def hung_up(self, rank: RankProcess, pid: int) -> None:
+        """Take note that a process that spoke for a rank does so no more; it may be one that the rank had started."""
+
+    def signalled(self, number: int) -> None:
+        """Take note of a signal that all ranks have got from the launcher."""
 
     def ended(self, rank: RankProcess) -> None:
         """Take note of the end of a rank."""

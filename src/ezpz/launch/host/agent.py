@@ -21,10 +21,10 @@ from ezpz.launch.backlog import enlarge, keep_freed_memory
 from ezpz.launch.host import process_tree, rank_start
 from ezpz.launch.host.connection import Connection
 from ezpz.launch.host.local_socket import credentials, is_own, receive, send, will_pass
-from ezpz.launch.host.progress import Progress
 from ezpz.launch.host.rank_input import RankInput
 from ezpz.launch.host.rank_process import LARGE_PIPE, READ, RankProcess
 from ezpz.launch.host.rank_start import FOR_RANK_ALONE, TO_ALL
+from ezpz.launch.host.speakers import Speakers
 from ezpz.launch.loop import NO_ROOM, Loop, SignalPipe
 from ezpz.launch.watchers import HostHandle, Watchers
 
@@ -246,7 +246,7 @@ class Agent:
         self.ranks: dict[int, RankProcess] = {}
         self._counters: Counters | None = None
         self._loop = Loop()
-        self._progress = Progress(self.ranks, connection.settings, connection.clock)
+        self._speakers = Speakers(self.ranks, connection.settings, connection.clock)
         self._local = LocalConnections(self._loop, self._hear, self._hung_up)
         self._pipes = RankPipes(self._loop, self.ranks, connection)
         self._input: RankInput | None = None
@@ -419,12 +419,11 @@ class Agent:
         while not self._over:
             self._pipes.keep_pace()
             self._mend_output()
-            due = self._progress.due()
+            due = self._speakers.due()
             now = self._loop.turn(due, *self._dues())
-            self._progress.came_back(now, due)
             self._pipes.show()
             self._settle()
-            for message in self._progress.tick(now, self.expected):
+            for message in self._speakers.tick(now, self.expected):
                 self.connection.report(message)
         code = next((rank.code for rank in self._by_end() if rank.code and not (rank.by_us and self.waits)), 0)
         return shell_code(code) if self._tells_code else 0
@@ -464,8 +463,8 @@ class Agent:
     def _hear(self, connection: socket.socket, message: Message, files: tuple[int, ...]) -> None:
         if isinstance(message, messages.ShimStarted):
             self._shim_started(connection, message, files)
-        elif self._progress.hear(connection, message):
-            speaker = self._progress.speaker(connection)
+        elif self._speakers.hear(connection, message):
+            speaker = self._speakers.speaker(connection)
             if speaker:
                 self._watch.hear(message, speaker)
         else:
@@ -559,7 +558,7 @@ class Agent:
         if self._begun or self._over:
             return
         self._begun = True
-        self._progress.begin()
+        self._speakers.begin()
         if self._start:
             try:
                 self._start()
@@ -581,7 +580,9 @@ class Agent:
         rank.stdin = None
 
     def _hung_up(self, connection: socket.socket) -> None:
-        self._progress.hung_up(connection)
+        speaker, pid = self._speakers.hung_up(connection)
+        if speaker:
+            self._watch.all("hung_up", speaker, pid)
         for rank in self.ranks.values():
             if rank.shim is connection:
                 rank.shim = None
@@ -667,9 +668,9 @@ class Agent:
                 self.connection.obey(order)
             elif isinstance(
                 order,
-                messages.CountAnew | messages.AskToSave | messages.SaveNow,
+                messages.AskToSave | messages.SaveNow,
             ):
-                self._progress.obey(order)
+                self._speakers.obey(order)
             elif isinstance(order, messages.Hold):
                 self._hold_terms(order)
             elif isinstance(order, messages.AreYouAlive):
@@ -699,12 +700,12 @@ class Agent:
                 rank.signal(number, group=self.own_session, reached=reached)
         self._note_held_term()
         self._give_early_signals()
-        self._progress.signalled(number)
+        self._watch.all("signalled", number)
 
     def _hold_terms(self, order: messages.Hold) -> None:
         """Keep the SIGTERMs back that others send to ranks, until the launcher sends one, or no longer."""
         self._holds_terms = order.how > 0
-        self._progress.obey(order)
+        self._speakers.obey(order)
         for rank in self._alive():
             if rank.shim:
                 rank.order(order)
@@ -721,7 +722,7 @@ class Agent:
         """Let ranks know that the SIGTERM comes now, and hold none any more."""
         if self._holds_terms:
             self._holds_terms = False
-            self._progress.obey(messages.Signal(number=int(signal.SIGTERM)))
+            self._speakers.obey(messages.Signal(number=int(signal.SIGTERM)))
 
     def _note_held_term(self) -> None:
         """Note that ranks have got what others sent them, if the SIGTERM of now was held: so a second one is none."""
@@ -849,7 +850,7 @@ class Agent:
             shown=output.words_shown if output else True,
             step=rank.step,
             memory=self._counters.at_end(rank.rank, rank.ended_at) if self._counters else messages.NOTHING_COUNTED,
-            room=room_on_disks(words, (self._progress.run_folder, os.environ.get("TMPDIR") or "/tmp", ".")),  # noqa: S108
+            room=room_on_disks(words, (self._speakers.run_folder, os.environ.get("TMPDIR") or "/tmp", ".")),  # noqa: S108
         )
         self.connection.report(end)
         if not isinstance(self.connection, Connection) and not self._loop.waits_for("kill"):
@@ -890,7 +891,7 @@ class Agent:
         # What a killed shim had adopted has no parent that waits for it.
         lost = any(rank.shim_pid and not rank.shim for rank in self.ranks.values())
         stuck = process_tree.kill_all(self.launch) if lost or not process_tree.childless() else []
-        for message in self._progress.stages(self.expected, final=True):
+        for message in self._speakers.stages(self.expected, final=True):
             self.connection.report(message)
         rank_start.clear_folders(self.connection.settings)
         self.connection.end_output()

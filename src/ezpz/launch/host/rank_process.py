@@ -45,11 +45,6 @@ class RankProcess:
         code: How it ended, minus the signal for a signal; None while it runs.
         ended_at: When, in seconds since 1970 by this host's clock.
         why: Words for an end that its code does not explain.
-        beat: When it last showed progress, by the monotonic clock; None as long as none is expected of it.
-        has_beaten: Whether it ever sent a heartbeat.
-        section: Where it may be without one for longer, or for less long, than elsewhere; None outside.
-        ending: Seconds that it may take for its end when its program has ended; 0 before.
-        is_busy: Whether it has reported that it works on its record, so that other ranks may wait for it.
         step: The last step that it reported, -1 if none.
         stages: Stage to the time when it was reached, in seconds since 1970 by this host's clock.
         dumps: Process to the signal at which it writes its stacks.
@@ -82,11 +77,6 @@ class RankProcess:
         self.code: int | None = None
         self.ended_at = 0.0
         self.why = ""
-        self.beat: float | None = None
-        self.has_beaten = False
-        self.section: messages.Section | None = None
-        self.ending = 0.0
-        self.is_busy = False
         self.step = -1
         self.stages: dict[str, float] = {}
         self.dumps: dict[int, int] = {}

@@ -9,7 +9,6 @@ import os
 import signal
 import time
 
-from ezpz import durations
 from ezpz.errors import shell_code
 from ezpz.launch import messages
 from ezpz.launch.backlog import keep_freed_memory
@@ -37,7 +36,6 @@ from ezpz.launch.run.failures import (
     rank_failed,
 )
 from ezpz.launch.run.held_term import HeldTerm, seconds_to_save
-from ezpz.launch.run.live_line import LiveLine
 from ezpz.launch.run.rank_input import InputPump
 from ezpz.launch.run.world import STAGES, Stages, World
 from ezpz.launch.watchers import LauncherHandle, Watchers
@@ -148,7 +146,6 @@ class Supervisor:
         self._wall = wall
         self._shares_terminal = shares_terminal
         self._limit = ""  # why the run is ended, as long as watchers find out what its ranks are doing
-        self._live_line = LiveLine()
         self._askers = Askers()
         self._requests: Requests | None = None  # made when the launch runs long enough to be asked
         self._waiting_signals: list[int] = []  # for ranks that have not begun
@@ -161,8 +158,6 @@ class Supervisor:
         self._held = HeldTerm(self.loop, self.say, self._pass_held_on)
         self._hold = 0  # what agents were last told of that: `messages.Hold`
         self._kills_at = -math.inf  # when the scheduler kills what still runs, after its SIGTERM
-        self._busy: set[int] = set()  # ranks that work on their record, for which others may wait
-        self._waited_until = -math.inf  # when the last of them was done
         self._since_failure = 0
         self._question: subprocess.Popen[bytes] | None = None
         self._answered: dict[int, float] = {}  # host: when it last said that it lives
@@ -662,7 +657,8 @@ class Supervisor:
         """Return what a watcher may do here."""
         handle = LauncherHandle(name, config, self.loop, self.note, guarded)
         handle.plan, handle.launch, handle.folder, handle.host = self.plan, self.launch, self.folder, self.world.host
-        handle.hosts, handle.say = self.control.heard, self.say
+        handle.hosts, handle.say, handle.live = self.control.heard, self.say, self.screen.live
+        handle.overdue = self._overdue
         handle.order, handle.end_run, handle.end_overdue = self._order, self.end_run, self._end_overdue
         handle.is_stopping = lambda: self.stopping
         handle.answered, handle.is_asked, handle.answer = self._go_on, self._is_asked, self._answer
@@ -789,8 +785,6 @@ class Supervisor:
             self._hear_of_start(index, message)
         elif isinstance(message, messages.Recording | messages.Stages | messages.Finished):
             self._hear_of_work(self.world.host(index), message)
-        elif isinstance(message, messages.RankBusy | messages.Idle | messages.Pace):
-            self._hear_of_progress(self.world.host(index), message)
         elif isinstance(message, messages.Note):
             self.note(message.text)
         elif isinstance(message, messages.InputWanted | messages.InputUnread):
@@ -918,33 +912,6 @@ class Supervisor:
 
     def all_train(self) -> None:
         """Take note that every rank has made its second step: the start is over."""
-
-    def _hear_of_progress(self, host: str, message: messages.RankBusy | messages.Idle | messages.Pace) -> None:
-        if isinstance(message, messages.Idle):
-            self._rank_is_idle(host, message)
-        elif isinstance(message, messages.Pace):
-            self.screen.live("" if self.stopping else self._live_line.text(message, time.monotonic()))
-        elif message.busy:  # with its record, and the others may wait for it
-            self._busy.add(message.rank)
-        elif message.rank in self._busy:
-            self._busy.discard(message.rank)
-            self._waited_until = time.monotonic()
-            self.control.order(messages.CountAnew())
-
-    def _rank_is_idle(self, host: str, message: messages.Idle) -> None:
-        # What came before `CountAnew` was read may arrive after it.
-        if (self._busy and message.rank not in self._busy) or time.monotonic() < self._waited_until + message.limit:
-            self.control.order(messages.CountAnew())
-            return
-        limit = f"has shown no progress for {message.limit:g} s (--idle-timeout)"
-        if message.section:
-            limit = f"has shown no progress for {durations.in_words(message.limit)} in section {message.section}"
-        elif message.ending:
-            limit = (
-                f"has come to the end of its program, and Python has not ended for {durations.in_words(message.limit)}"
-                " since (--idle-timeout)"
-            )
-        self._overdue(f"rank {message.rank} on host {host} (pid {message.pid}) {limit}")
 
     # Time limits, and what a running launch is asked.
 

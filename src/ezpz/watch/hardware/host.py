@@ -14,10 +14,10 @@ import signal
 import time
 
 from ezpz.launch.host import process_tree
-from ezpz.launch.messages import Busy
 from ezpz.launch.watchers import HostHandle, HostSide
 from ezpz.watch.hardware import messages
 from ezpz.watch.hardware.sampler.child import SHARED, SOURCES, asked
+from ezpz.watch.progress.messages import Busy
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Follow how far the ranks of one host are: the stages of their start, their heartbeats, and what a hanging rank does.
+"""Follow how far the ranks of one host are: who of them speaks, and the stages of their start.
 
 A program that never imports ezpz is watched from outside: whether a Python runs in its process tree, whether libtorch
 is mapped in it. One that does (`ezpz.setup_torch`, `ezpz.heartbeat`) reports the exact times itself, on a connection of
@@ -7,11 +7,9 @@ its own.
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 
-from ezpz import durations
 from ezpz.launch import messages
 from ezpz.launch.host.local_socket import credentials
 
@@ -23,16 +21,15 @@ if TYPE_CHECKING:
     from ezpz.launch.host.savers import HostSavers
     from ezpz.launch.messages import Message, Settings
 
-__all__ = ["Progress"]
+__all__ = ["Speakers"]
 
 _FIRST_LOOK, _SLOWEST, _LAST_LOOK = 0.25, 5.0, 600.0  # seconds: looks at the stages grow rarer, and end
 _EXACT = 0.05  # of the time since the ranks began: how far the time of a look may lie behind the stage
-_LATE = 1.0  # seconds behind the time when it was to look
 _ORDER = ("shim", "process", "interpreter", "torch", "setup", "met", "group", "model", "data", "step", "second_step")
 
 
-class Progress:
-    """Stages, heartbeats and stacks of one host's ranks. It sends nothing itself: what is to be reported is returned.
+class Speakers:
+    """The stages of one host's ranks. It sends nothing itself: what is to be reported is returned.
 
     Args:
         ranks: The rank processes of the host; others come and go in it.
@@ -48,9 +45,7 @@ class Progress:
         self._began, self._pause = 0.0, 0.0
         self._look_at: float | None = None
         self.begin()
-        self._idle: set[int] = set()
         self._unsent: list[Message] = []  # reports of ranks that the launcher does not have yet
-        self._stopped_at: float | None = None  # when the launcher stopped all ranks
         self._savers: HostSavers | None = None  # made when the first rank says that it can save
         self.run_folder = ""  # where a rank of this host keeps the record of its run
 
@@ -77,25 +72,15 @@ class Progress:
             rank.reach(message.stage, time.time())
             if message.stage == "setup":  # it has imported torch, perhaps since the last look
                 rank.reach("torch", time.time())
-        elif isinstance(message, messages.Beat):
-            rank.beat = time.monotonic()
-            rank.has_beaten = True
-            self._idle.discard(rank.rank)
-        elif isinstance(message, messages.Ending):
-            rank.ending = message.seconds
-            self._set_section(rank, None)
-        elif isinstance(message, messages.Section):
-            self._set_section(rank, message)
-        elif isinstance(message, messages.At):
-            rank.step = message.step
+        elif message.kind == "at":
             if self._savers:
-                self._savers.came_to(rank.rank, message.step)
-        elif isinstance(message, messages.Pace | messages.Recording):
-            self._pass_on(rank, message)
+                self._savers.came_to(rank.rank, getattr(message, "step", -1))
+        elif isinstance(message, messages.Recording):
+            self.run_folder = message.folder
+            if not rank.rank:
+                self._unsent.append(message)
         elif isinstance(message, messages.DumpsAt):
             rank.dumps[_pid_of(connection) or rank.pid] = message.number
-        elif isinstance(message, messages.Busy):
-            self._set_busy(rank, busy=bool(message.busy))
         elif isinstance(message, messages.Saver | messages.Saved | messages.Leaves | messages.SaveAnswer):
             self._hear_of_saving(connection, rank, message)
 
@@ -103,19 +88,14 @@ class Progress:
         """Return which rank speaks on a connection; None before it has said so."""
         return self._speakers.get(connection)
 
-    def hung_up(self, connection: socket.socket) -> None:
-        """Forget a rank's connection."""
+    def hung_up(self, connection: socket.socket) -> tuple[RankProcess | None, int]:
+        """Forget a connection; return the rank whose it was, and the process that spoke on it."""
         rank, pid = self._speakers.pop(connection, None), self._pids.pop(connection, 0)
         if rank:
             rank.dumps.clear()
-            if rank.section is not None:  # another program may run in its place
-                self._set_section(rank, None)
-            if pid != rank.pid:  # one that the rank had started, as a shell does, and nothing is expected of the next
-                rank.beat, rank.has_beaten, rank.ending = None, False, 0.0
-            if rank.is_busy:
-                self._set_busy(rank, busy=False)
             if self._savers:
                 self._savers.forget(connection)
+        return rank, pid
 
     def _hear_of_saving(
         self,
@@ -132,65 +112,9 @@ class Progress:
             self._savers = HostSavers(self._unsent)
         return self._savers
 
-    def _pass_on(self, rank: RankProcess, message: messages.Pace | messages.Recording) -> None:
-        if isinstance(message, messages.Recording):
-            self.run_folder = message.folder
-        if rank.rank == 0 and (self._settings.live or isinstance(message, messages.Recording)):
-            self._unsent.append(message)
-
-    def _set_busy(self, rank: RankProcess, *, busy: bool) -> None:
-        rank.is_busy = busy
-        if self._settings.idle:
-            self._unsent.append(messages.RankBusy(rank=rank.rank, busy=busy))
-
-    def _set_section(self, rank: RankProcess, section: messages.Section | None) -> None:
-        """Let a rank be in a section, or in none: either is progress, but none outside is expected before a beat."""
-        rank.section = section if section and section.name else None
-        rank.beat = time.monotonic() if rank.section or rank.has_beaten else None
-        self._idle.discard(rank.rank)
-
-    def _limit(self, rank: RankProcess) -> float | None:
-        """Return how long a rank may show no progress where it is."""
-        limit, section = self._settings.idle, rank.section
-        if not limit or section is None:
-            return limit and max(limit, rank.ending)
-        if section.timeout <= 0:
-            return None
-        timeout = min(section.timeout, durations.LONGEST)
-        return max(limit, timeout) if section.at_least else timeout
-
-    def count_anew(self) -> None:
-        """Count the time without progress from now on, but of ranks that are busy: these make progress themselves."""
-        for rank in self._ranks.values():
-            if rank.beat is not None and not rank.is_busy:
-                rank.beat = time.monotonic()
-                self._idle.discard(rank.rank)
-
-    def signalled(self, number: int) -> None:
-        """Take note of a signal to all ranks: none of them is idle while it is stopped."""
-        now = time.monotonic()
-        if number == signal.SIGSTOP:
-            self._stopped_at = now
-        elif number == signal.SIGCONT and self._stopped_at is not None:
-            self._forgive(now - self._stopped_at)
-            self._stopped_at = None
-
-    def came_back(self, now: float, due: float | None) -> None:
-        """Take note that this process itself stood still, stopped in its terminal or by its host: it has heard nothing
-        meanwhile.
-        """
-        if due is not None and now - due > _LATE:
-            self._forgive(now - due)
-
-    def _forgive(self, seconds: float) -> None:
-        for rank in self._ranks.values():
-            if rank.beat is not None:
-                rank.beat += seconds
-
     def due(self) -> float | None:
         """Return when there is something to do."""
-        dues = [self._look_at, self._next_idle()]
-        return min((due for due in dues if due is not None), default=None)
+        return self._look_at
 
     def tick(self, now: float, expected: int) -> list[Message]:
         """Do what is due, and return the reports that come of it."""
@@ -199,19 +123,6 @@ class Progress:
         if self._look_at is not None and now >= self._look_at:
             self._look(now)
             reports += self.stages(expected)
-        for rank, limit, due in self._idle_dues():
-            if now >= due:
-                self._idle.add(rank.rank)
-                reports.append(
-                    messages.Idle(
-                        rank=rank.rank,
-                        pid=rank.pid,
-                        seconds=now - due + limit,
-                        limit=limit,
-                        section=rank.section.name if rank.section else "",
-                        ending=rank.ending > 0,
-                    )
-                )
         return reports
 
     def stages(self, expected: int, *, final: bool = False) -> list[Message]:
@@ -234,16 +145,13 @@ class Progress:
 
     def obey(
         self,
-        order: messages.CountAnew | messages.AskToSave | messages.SaveNow | messages.Hold | messages.Signal,
+        order: messages.AskToSave | messages.SaveNow | messages.Hold | messages.Signal,
     ) -> None:
         """Do what the launcher orders."""
-        if isinstance(order, messages.AskToSave | messages.SaveNow | messages.Hold | messages.Signal):
-            if isinstance(order, messages.Hold):
-                self._make_savers()  # for ranks that can save later
-            if self._savers:
-                self._savers.ask(order)
-        else:
-            self.count_anew()
+        if isinstance(order, messages.Hold):
+            self._make_savers()  # for ranks that can save later
+        if self._savers:
+            self._savers.ask(order)
 
     def _look(self, now: float) -> None:
         from ezpz.launch.host import stacks
@@ -257,21 +165,6 @@ class Progress:
                 rank.reach("torch", time.time())
         self._pause = min(_SLOWEST, max(_FIRST_LOOK, _EXACT * (now - self._began)))
         self._look_at = now + self._pause if now - self._began < _LAST_LOOK else None
-
-    def _idle_dues(self) -> list[tuple[RankProcess, float, float]]:
-        """Return each rank that is watched, its limit, and when that is over."""
-        if not self._settings.idle or self._stopped_at is not None:
-            return []
-        dues = []
-        for rank in self._ranks.values():
-            if rank.alive and rank.beat is not None and rank.rank not in self._idle:
-                limit = self._limit(rank)
-                if limit:
-                    dues.append((rank, limit, rank.beat + limit))
-        return dues
-
-    def _next_idle(self) -> float | None:
-        return min((due for _, _, due in self._idle_dues()), default=None)
 
 
 def _pid_of(connection: socket.socket) -> int:

@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ezpz.launch.messages import Pace
+    from ezpz.watch.progress.messages import Pace
 
 _STDOUT = 1
 _BAR = 20  # columns

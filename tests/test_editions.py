@@ -1,4 +1,4 @@
-"""What the first edition wrote stays readable: runs open, plot, report, compare and resume (`data/first-edition`)."""
+"""What earlier editions wrote stays readable: runs open, plot, report, compare and resume (`data/first-edition`, …)."""
 
 import json
 import os
@@ -17,6 +17,10 @@ RECORDED = Path(__file__).parent / "data" / "first-edition"
 RUNS = sorted(path.name.removesuffix(".tar.xz") for path in RECORDED.glob("*.tar.xz"))
 ROWS = {"fsdp": 1, "fsdp_tp": 6, "gpt": 6, "llm": 6, "minimal": 20, "test_dist": 20, "vit": 6}
 SAVED = {"fsdp": 11, "fsdp_tp": 6, "gpt": 6, "llm": 6, "vit": 6}
+SECOND = RECORDED.with_name("second-edition")
+RUNS_OF_SECOND = sorted(
+    path.name.removesuffix(".tar.xz") for path in SECOND.glob("*.tar.xz") if "launches" not in path.name
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,32 +33,44 @@ def recorded(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def second(tmp_path_factory):
+    """The same of the second edition, and the records of its launches in the folder ``ezpz``."""
+    folder = tmp_path_factory.mktemp("second-edition")
+    for path in SECOND.glob("*.tar.xz"):
+        with tarfile.open(path) as archive:
+            archive.extractall(folder / "ezpz" if "launches" in path.name else folder)
+    return folder
+
+
 def test_every_trainer_is_recorded_in_a_megabyte():
     trainers = {path.stem for path in Path(ezpz.__file__).parent.joinpath("examples").glob("*.py")}
     trainers = {name for name in trainers if "_" not in name or name == "fsdp_tp"} | {"test_dist"}
     assert set(RUNS) == set(ROWS) == trainers - {""}
-    assert sum(path.stat().st_size for path in RECORDED.iterdir()) < 1_000_000
+    for edition in (RECORDED, SECOND):
+        assert sum(path.stat().st_size for path in edition.iterdir()) < 1_000_000
 
 
-def test_a_run_opens_with_all_its_rows_and_its_checkpoint_is_complete(subtests, recorded):
-    for name in RUNS:
-        with subtests.test(name):
-            run = open_run(recorded / name)
+def test_a_run_opens_with_all_its_rows_and_its_checkpoint_is_complete(subtests, recorded, second):
+    of_second = [(second, name) for name in RUNS_OF_SECOND]
+    for edition, name in [*((recorded, name) for name in RUNS), *of_second]:
+        with subtests.test(f"{edition.name} {name}"):
+            run = open_run(edition / name)
             assert (run.name, run.state, run.facts["schema"]) == (name, "finished", 1)
             assert len(run.table.steps) == ROWS[name]
             assert run.facts["versions"]["ezpz"] == "0.1.0"
             assert all(len(cells.values) for cells in run.table.cells.values())
             if name in SAVED:
-                assert find_latest(recorded / name).name == f"step-{SAVED[name]:08}"
+                assert find_latest(edition / name).name == f"step-{SAVED[name]:08}"
 
 
 @pytest.mark.slow
-def test_its_dataset_opens(subtests, recorded):
+def test_its_dataset_opens(subtests, recorded, second):
     xarray = pytest.importorskip("xarray")
-    for name in RUNS:
+    for edition, name in [*((recorded, name) for name in RUNS), *((second, name) for name in RUNS_OF_SECOND)]:
         with (
-            subtests.test(name),
-            xarray.open_dataset(recorded / name / f"{name}.h5", engine="h5netcdf") as dataset,
+            subtests.test(f"{edition.name} {name}"),
+            xarray.open_dataset(edition / name / f"{name}.h5", engine="h5netcdf") as dataset,
         ):
             assert dataset.sizes["draw"] == ROWS[name]
             assert dataset.attrs["ezpz_schema"] == 1
@@ -92,16 +108,42 @@ def test_the_runs_are_listed(recorded, run_cli):
     assert {row["name"] for row in json.loads(done.stdout)} >= set(RUNS)
 
 
+def test_the_records_of_launches_tell_the_same(second, run_cli, clean_env):
+    """Of the second edition: what ended them, in `ezpz why`, and the list of `ezpz runs`."""
+    env = {**clean_env, "XDG_STATE_HOME": str(second)}
+    launches = {}
+    for path in second.glob("ezpz/launches/*"):
+        facts = json.loads((path / "run.json").read_text())
+        launches.setdefault((facts["state"], facts["exit_code"]), []).append(path)
+    assert {end: len(paths) for end, paths in launches.items()} == {
+        ("finished", 0): 7,
+        ("stopped", 124): 1,
+        ("failed", 1): 1,
+    }
+    told = {}
+    for end in (("stopped", 124), ("failed", 1)):
+        done = run_cli([sys.executable, "-m", "ezpz", "why", launches[end][0]], env)
+        assert done.returncode == 0, done.stderr
+        told[end] = done.stdout
+    assert "hang.py:" in told["stopped", 124]
+    assert "the data has an odd length" in told["failed", 1]
+    done = run_cli([sys.executable, "-m", "ezpz", "startup", launches["finished", 0][0]], env)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
-def test_every_trainer_resumes_its_recorded_run(recorded, run_cli, clean_env, tmp_path):
+def test_every_trainer_resumes_its_recorded_run(recorded, second, run_cli, clean_env, tmp_path):
     pytest.importorskip("torch")
     here = tmp_path / "runs"
     here.mkdir()
+    of_second = sorted(SAVED.keys() & set(RUNS_OF_SECOND))
     for name in SAVED:
         (here / name).symlink_to(recorded / name)
+    for name in of_second:
+        (here / f"second-{name}").symlink_to(second / name)
     env = {**clean_env, "PYTHONPATH": str(Path(ezpz.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     env["TORCH_DEVICE"] = "cpu"
-    script = Path(__file__).with_name("resume_first_edition.py")
+    script = Path(__file__).with_name("resume_editions.py")
     done = run_cli([sys.executable, script, here], env, 200)
     assert done.returncode == 0, done.stdout + done.stderr
     steps = json.loads((here / "steps.json").read_text())
@@ -111,6 +153,7 @@ def test_every_trainer_resumes_its_recorded_run(recorded, run_cli, clean_env, tm
         "gpt": [6, 7],
         "llm": [7, 8],  # counted from 1, as the settings' trainer prints them
         "vit": [6, 7],
+        **{f"second-{name}": [6, 7] for name in of_second},
     }
 
 

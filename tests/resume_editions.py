@@ -1,6 +1,6 @@
-"""Resume the recorded runs of the first edition, each for two steps, in one process; print the steps of each.
+"""Resume the recorded runs of earlier editions, each for two steps, in one process; print the steps of each.
 
-Run by `test_first_edition.py`, with the folder of the unpacked runs as its argument; not collected by itself.
+Run by `test_editions.py`, with the folder of the unpacked runs as its argument; not collected by itself.
 """
 
 import json
@@ -32,7 +32,8 @@ WORDS = {
 
 ezpz.setup_torch()
 steps = {}
-for name, (trainer, options, words) in WORDS.items():
+for name in sorted(path.name for path in HERE.iterdir()):
+    trainer, options, words = WORDS[name.removeprefix("second-")]
     ezpz.init_mesh()
     folder = HERE / f"resumed-{name}"
     typed = [*words.split(), "--no_plots", "--outdir", str(folder), "--resume", str(HERE / name)]
