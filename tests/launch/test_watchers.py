@@ -149,3 +149,66 @@ def test_one_from_outside_over_ssh(launched, hosts, clean_env, tmp_path):
     for host in ("n01", "n02"):
         assert f"eggs is not watched on {host}: cannot import {needy}: ModuleNotFoundError" in done.stderr, done.stderr
     assert record["eggs"] == {}
+
+
+BAD = """
+from ezpz.launch.watchers import HostSide, LauncherSide, Watcher
+
+WATCHER = Watcher("bad", "bad things", host=":OnHost", launcher=":AtLauncher", begins=True, fails=True)
+
+
+class OnHost(HostSide):
+    def before_begin(self, environ, *, first):
+        self.handle.hold(True)
+        self.handle.after(0.2, lambda: 1 / 0)
+
+
+class AtLauncher(LauncherSide):
+    def failed(self, failure):
+        return FAILED
+
+    def end(self, outcome):
+        return END
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("failed", "end", "says"),
+    [
+        ("'soon'", "{}", "ValueError: could not convert string to float: 'soon'"),
+        ("1e9", "{}", ""),
+        ("0", "{'state': 'fine'}", "ValueError: run.json has state already"),
+        ("0", "{'rows': {1, 2}}", "TypeError: Object of type set is not JSON serializable"),
+        ("0", "7", "TypeError: 'int' object is not iterable"),
+    ],
+)
+def test_whatever_a_side_returns_the_run_ends_as_it_does(launched, tmp_path, failed, end, says):
+    watcher = tmp_path / "bad.py"
+    watcher.write_text(BAD.replace("FAILED", failed).replace("END", end))
+    done, record = launched("-n", "2", "bash", "-c", "sleep 0.2; exit $RANK", EZPZ_WATCHERS=str(watcher))
+    assert (done.returncode, record["state"], record["exit_code"]) == (1, "failed", 1)
+    assert [note for note in record["notes"] if "bad things" in note] == [
+        f"bad things are not looked at any more: {says}"
+    ] * bool(says)
+    assert "rows" not in record
+
+
+def test_names_that_are_taken_are_refused(run_cli, clean_env, tmp_path):
+    watcher = tmp_path / "taken.py"
+    for name, kinds in (("own", "words=('beat',)"), ("own", "orders=('begin',)"), ("hangs", "")):
+        watcher.write_text(f"from ezpz.launch.watchers import Watcher\nWATCHER = Watcher({name!r}, 'x', {kinds})\n")
+        env = {**clean_env, "EZPZ_WATCHERS": str(watcher)}
+        done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", "1", "true"], env)
+        assert done.returncode == 2, (name, kinds, done.stderr)
+        assert "already" in done.stderr
+
+
+@pytest.mark.slow
+def test_one_that_fails_while_ranks_wait_for_it_lets_them_begin(launched, drawn_flavour, tmp_path):
+    flavour = drawn_flavour
+    watcher = tmp_path / "bad.py"
+    watcher.write_text(BAD.replace("FAILED", "0").replace("END", "{}"))
+    done, record = launched("-n", "2", "true", env=flavour.env(), python=flavour.python, EZPZ_WATCHERS=str(watcher))
+    assert done.returncode == 0, done.stderr
+    assert "bad things are not looked at any more: ZeroDivisionError: division by zero" in record["notes"]

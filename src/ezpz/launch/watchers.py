@@ -23,7 +23,7 @@ from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from types import ModuleType
     from typing import Any
 
@@ -304,6 +304,10 @@ class LauncherSide:
 
 # Which ones there are, and how they are called.
 
+_WAYS = {"WORDS": messages.FROM_RANKS, "REPORTS": messages.REPORTS, "ORDERS": messages.ORDERS}
+_TAKEN = {way: {*direction.kinds} for way, direction in _WAYS.items()}  # by the core
+_FAILED, _OVERDUE = 1.0, 60.0  # seconds that a side may have at most
+
 
 def chosen(environ: Mapping[str, str]) -> Iterator[Row]:
     """Yield the rows of the settings for what ``EZPZ_WATCHERS`` names.
@@ -311,15 +315,17 @@ def chosen(environ: Mapping[str, str]) -> Iterator[Row]:
     Raises:
         UsageError: One of them cannot be imported, or is no watcher.
     """
+    names = {watcher.name for watcher in WATCHERS}
     for name in filter(None, map(str.strip, environ.get("EZPZ_WATCHERS", "").split(","))):
         file = os.path.abspath(name) if name.endswith(".py") else _file_of(name)
         try:
-            watcher = _load(file).WATCHER
-        except Exception as error:  # noqa: BLE001  # whatever it is: the file is a user's
+            watcher = _load(file, names).WATCHER
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is: the file is a user's
             raise UsageError(
                 f"cannot import the watcher {name!r} (from EZPZ_WATCHERS): {type(error).__name__}: {error}; expected a "
                 "module, or a .py file, with a `Watcher` that is called WATCHER. See docs/architecture.md."
             ) from None
+        names.add(watcher.name)
         yield watcher.name, file, -1.0, "", " ".join(watcher.words), " ".join(watcher.orders)
 
 
@@ -333,8 +339,13 @@ def _file_of(module: str) -> str:
     return (spec.origin if spec else "") or module
 
 
-def _load(file: str) -> Any:
-    """Return the module of a file with a watcher; it is imported once, under a name of its own."""
+def _load(file: str, names: Collection[str] = ()) -> Any:
+    """Return the module of a file with a watcher; it is imported once, under a name of its own.
+
+    Args:
+        file: Its path.
+        names: Those of other watchers.
+    """
     from importlib.util import module_from_spec, spec_from_file_location
 
     folder, last = os.path.split(file)
@@ -358,9 +369,17 @@ def _load(file: str) -> Any:
     watcher = getattr(module, "WATCHER", None)
     if not isinstance(watcher, Watcher):
         raise TypeError(f"WATCHER in {file} is {watcher!r}")
-    if watcher.name in {known.name for known in WATCHERS}:
-        raise ValueError(f"a watcher of that name is part of ezpz: {watcher.name}")
+    if watcher.name in names:
+        raise ValueError(f"another one is called {watcher.name} already")
+    for way in _WAYS:
+        taken = _TAKEN[way].union(*(_kinds(known, way) for known in WATCHERS)).intersection(_kinds(watcher, way))
+        if taken:
+            raise ValueError(f"{way} of another kind are called {', '.join(sorted(taken))} already")
     return module
+
+
+def _kinds(watcher: Watcher, way: str) -> tuple[str, ...]:
+    return {"WORDS": watcher.words, "REPORTS": watcher.reports, "ORDERS": watcher.orders}[way]
 
 
 def _named(target: str, home: ModuleType | None) -> Any:
@@ -382,6 +401,7 @@ class Watchers:
         side: ``host`` or ``launcher``.
         handle: Makes the handle of a side, of its name, what it is told, and what guards its calls.
         note: Shows the user a sentence.
+        dropped: Takes the name of a side that has failed: nothing waits for it any more.
     """
 
     def __init__(
@@ -390,8 +410,9 @@ class Watchers:
         side: str,
         handle: Callable[[str, str, Callable[..., Any]], Any],
         note: Callable[[str], None],
+        dropped: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._side, self._handle, self._note = side, handle, note
+        self._side, self._handle, self._note, self._dropped = side, handle, note, dropped
         self._rows: dict[str, Row] = {}
         self._on: dict[str, Watcher] = {}
         self._homes: dict[str, ModuleType | None] = {}
@@ -407,7 +428,7 @@ class Watchers:
             try:
                 home = _load(file) if file else None
                 watcher = home.WATCHER if home else known[name]
-            except Exception as error:  # noqa: BLE001  # as above
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # as above
                 note(f"{name} is not watched on {os.uname().nodename}: cannot import {file}: {_words(error)}")
                 watcher = Watcher(name, name, words=tuple(row[4].split()), orders=tuple(row[5].split()))
                 self._failed.add(name)
@@ -416,14 +437,9 @@ class Watchers:
 
     def _register(self, watcher: Watcher, home: ModuleType | None) -> None:
         """Let messages of a watcher be understood, once they come."""
-        ways = (
-            ("WORDS", messages.FROM_RANKS, watcher.words),
-            ("REPORTS", messages.REPORTS, watcher.reports),
-            ("ORDERS", messages.ORDERS, watcher.orders),
-        )
-        for name, way, kinds in ways:
-            for kind in kinds:
-                way.later[kind] = partial(_message, watcher, home, name, kind)
+        for way, direction in _WAYS.items():
+            for kind in _kinds(watcher, way):
+                direction.later[kind] = partial(_message, watcher, home, way, kind)
         for kind in watcher.words if self._side == "host" else watcher.reports:
             self._hearers.setdefault(kind, []).append(watcher.name)
         for kind in watcher.overhears:
@@ -464,12 +480,12 @@ class Watchers:
     def failed(self, failure: Failure) -> float:
         """Tell of the first failure; return for how many seconds at most to stop nothing."""
         self._make([name for name, watcher in self._on.items() if watcher.fails])
-        return max(self.all("failed", failure), default=0.0)
+        return self._seconds("failed", failure, _FAILED)
 
     def overdue(self, reason: str) -> float:
         """Tell that a time limit is over; return for how many seconds at most not to end the run for it yet."""
         self._make([name for name, watcher in self._on.items() if watcher.fails])
-        return max(self.all("overdue", reason), default=0.0)
+        return self._seconds("overdue", reason, _OVERDUE)
 
     def question(self, word: str) -> None:
         """Ask those who can what a running launch is asked."""
@@ -486,6 +502,32 @@ class Watchers:
         """Call a method of all sides that were made; return what it returned, but None."""
         answers = [self._call(name, what, *given, **more) for name in list(self._made)]
         return [answer for answer in answers if answer is not None]
+
+    def parts(self, outcome: Outcome, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what all sides add to run.json; one of a user's own adds no field that is known."""
+        import json
+
+        parts: dict[str, Any] = {}
+
+        def add(name: str, side: LauncherSide) -> None:
+            part = dict(side.end(outcome))
+            if self._homes[name]:
+                json.dumps(part)
+                if taken := {*part} & {*known, *parts}:
+                    raise ValueError(f"run.json has {', '.join(sorted(taken))} already")
+            parts.update(part)
+
+        for name, side in list(self._made.items()):
+            self._guarded(name, partial(add, name, side))
+        return parts
+
+    def _seconds(self, what: str, given: Any, most: float) -> float:
+        """Call a method of all sides that returns seconds; return the most of them."""
+        longest = 0.0
+        for name, side in list(self._made.items()):
+            seconds: float | None = self._guarded(name, partial(_float, getattr(side, what), given))
+            longest = max(longest, min(seconds or 0.0, most))
+        return longest
 
     def _make(self, names: Sequence[str]) -> None:
         for name in names:
@@ -518,6 +560,7 @@ class Watchers:
                 raise
             self._failed.add(name)
             self._made.pop(name, None)
+            self._dropped(name)
             self._note(f"{self._on[name].title} are not looked at any more: {_words(error)}")
             return None
 
@@ -531,5 +574,9 @@ def _message(watcher: Watcher, home: ModuleType | None, way: str, kind: str) -> 
         return messages.Unheard
 
 
-def _words(error: Exception) -> str:
+def _float(ask: Callable[[Any], Any], given: Any) -> float:
+    return float(ask(given))
+
+
+def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

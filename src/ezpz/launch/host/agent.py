@@ -276,7 +276,7 @@ class Agent:
         self._stuck: list[int] | None = None  # what survives at the end of all ranks; None before that
         self._turns_away = False  # shims that still come, because no rank of this launch is to begin
         self._finished = False
-        self._watch = Watchers(connection.settings.watchers, "host", self._handle, self._note_once)
+        self._watch = Watchers(connection.settings.watchers, "host", self._handle, self._note_once, self._drop)
         if isinstance(connection, Connection):
             self._loop.read(connection.control, lambda _: self._obey())
 
@@ -291,6 +291,11 @@ class Agent:
         handle.stay = lambda stays: (self._stayers.add if stays else self._stayers.discard)(name)
         handle.settings = self.connection.settings
         return handle
+
+    def _drop(self, name: str) -> None:
+        """Wait for a watcher no more, because it has failed."""
+        self._stayers.discard(name)
+        self._hold_start(name, holds=False)
 
     def _hold_start(self, name: str, *, holds: bool) -> None:
         """Keep the ranks of all hosts from beginning, by not being up, or let them."""

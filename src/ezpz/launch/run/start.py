@@ -218,7 +218,7 @@ class _Run(Supervisor):
             "check": self.preflight.record(self.plan, self.found),
             "launcher_words": self.launcher_words(),
         }
-        self._watched = {name: value for part in self.watch.all("end", outcome) for name, value in part.items()}
+        self._watched = self.watch.parts(outcome, {**begun, **more})
         more.update(self._watched)
         return record.ended({**begun, **more}, outcome.code, time.time(), stopped=outcome.stopped)
 
