@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.launch.watchers import WATCHERS, HostSide, LauncherSide
+from ezpz.launch import messages
+from ezpz.launch.watchers import WATCHERS, HostSide, LauncherSide, Watchers
 from lab import process
 from lab.ssh import SRC, Site
+from lab.watching import watch_all
 
 EGGS = Path(__file__).parent / "watchers" / "eggs.py"
 LAYS = """
@@ -212,3 +214,14 @@ def test_one_that_fails_while_ranks_wait_for_it_lets_them_begin(launched, drawn_
     done, record = launched("-n", "2", "true", env=flavour.env(), python=flavour.python, EZPZ_WATCHERS=str(watcher))
     assert done.returncode == 0, done.stderr
     assert "bad things are not looked at any more: ZeroDivisionError: division by zero" in record["notes"]
+
+
+def test_words_of_what_is_off_are_no_mistake_of_a_rank():
+    """Else its agent would hang up on it: one that no launcher reaches has no watchers at all."""
+    try:
+        Watchers([], "host", None, print)
+        for watcher in WATCHERS:
+            for kind in watcher.words:
+                assert isinstance(messages.FROM_RANKS.decode(f"{kind} 1 2 3".encode()), messages.Unheard), kind
+    finally:
+        watch_all()

@@ -434,6 +434,8 @@ class Watchers:
                 self._failed.add(name)
             self._rows[name], self._on[name], self._homes[name] = row, watcher, home
             self._register(watcher, home)
+        for kind in {kind for watcher in WATCHERS if watcher.name not in self._on for kind in watcher.words}:
+            messages.FROM_RANKS.later[kind] = lambda: messages.Unheard  # ranks say it, whatever is on
 
     def _register(self, watcher: Watcher, home: ModuleType | None) -> None:
         """Let messages of a watcher be understood, once they come."""
