@@ -20,11 +20,17 @@ from typing import NamedTuple
 
 import pytest
 
-from ezpz.launch import messages
-from ezpz.launch.host.savers import HostSavers
-from ezpz.launch.run.held_term import seconds_to_save
-from ezpz.launch.run.saving import Saving, ask_at, step_ahead
-from ezpz.launch.run.trigger_files import found_in
+from ezpz.launch.loop import Loop
+from ezpz.launch.messages import TO_RANKS
+from ezpz.launch.run.failures import Outcome
+from ezpz.launch.run.kept_term import seconds_to_wait
+from ezpz.launch.watchers import HostHandle, LauncherHandle
+from ezpz.watch.progress.messages import At
+from ezpz.watch.saving import messages
+from ezpz.watch.saving.host import SaversOfHost
+from ezpz.watch.saving.launcher import Saving
+from ezpz.watch.saving.rules import ask_at, longest_wait, step_ahead
+from ezpz.watch.saving.trigger_files import found_in
 from lab import process
 
 SCRIPT = Path(__file__).parent / "scripts" / "saves_when_asked.py"
@@ -72,7 +78,7 @@ def test_a_sigterm_is_held_as_long_as_the_scheduler_leaves_time(subtests):
         (None, 40, 88),
     ]:
         with subtests.test(kill_after=kill_after, longest=longest):
-            assert seconds_to_save(kill_after, longest) == seconds
+            assert seconds_to_wait(kill_after, longest_wait(longest)) == seconds
 
 
 class FakeLoop:
@@ -117,25 +123,22 @@ class Launcher:
     def __init__(self, left=1000.0, passed=1000.0, *, at_end=True, ranks=2):
         self.loop, self.orders, self.said = FakeLoop(), [], []
         now = time.time()
-        self.saving = Saving(
-            self.loop,
-            lambda order, hosts: self.orders.append((order, sorted(hosts))),
-            self.said.append,
-            lambda index: f"n{index:02}",
-            ranks=ranks,
-            wall=SimpleNamespace(end=now + left),
-            began=now - passed,
-            at_end=at_end,
-            is_over=lambda: False,
-        )
+        handle = LauncherHandle("saving", "at the end" if at_end else "", self.loop, print, lambda action: action())
+        handle.plan = SimpleNamespace(placement=SimpleNamespace(world_size=ranks), more={})
+        handle.began, handle.job_ends, handle.host = now - passed, lambda: now + left, lambda index: f"n{index:02}"
+        handle.order = lambda order, to: self.orders.append((order, sorted(to)))
+        handle.say, handle.is_stopping = self.said.append, lambda: False
+        handle.keep_terms, handle.pass_term_on = (lambda keeps: None), lambda: self.passed_on.append(True)
+        self.passed_on = []
+        self.saving = Saving(handle)
 
     def due_in(self):
-        return self.loop.timers["save"][0] - time.monotonic()
+        return self.loop.timers["saving save"][0] - time.monotonic()
 
     def find(self, name, folder):
         """Somebody puts a file there, which is found."""
         (folder / name).touch()
-        self.saving.watch(str(folder))
+        self.saving.use_folder(str(folder))
         self.loop.serve()
 
 
@@ -170,7 +173,7 @@ def test_a_step_that_some_rank_has_passed_is_put_off(tmp_path):
     assert isinstance(launcher.orders[-1][0], messages.AskToSave)
     launcher.saving.hear(1, answer(third.number, 96, armed=True))
     assert launcher.orders[-1] == (messages.SaveNow(number=third.number), [0, 1])
-    launcher.saving.close()
+    launcher.saving.close(Outcome())
 
 
 def test_ranks_that_agree_among_themselves_are_asked_once():
@@ -179,7 +182,7 @@ def test_ranks_that_agree_among_themselves_are_asked_once():
     [(asked, _)] = launcher.orders
     launcher.saving.hear(0, answer(asked.number, 50, armed=True))
     assert len(launcher.orders) == 1
-    assert "answers" not in launcher.loop.timers
+    assert "saving answers" not in launcher.loop.timers
 
 
 def test_a_longer_save_brings_the_request_forward():
@@ -205,30 +208,30 @@ def test_nobody_is_asked_where_that_is_switched_off_but_files_count(tmp_path):
     launcher = Launcher(left=1, at_end=False)
     launcher.saving.hear(0, host(agree=2))
     assert not launcher.orders
-    assert "save" not in launcher.loop.timers
+    assert "saving save" not in launcher.loop.timers
     launcher.find("SAVE", tmp_path)
     assert not launcher.orders[0][0].ends
-    launcher.saving.close()
+    launcher.saving.close(Outcome())
 
 
 def test_a_save_that_is_under_way_serves_a_sigterm_too(tmp_path):
-    launcher, done = Launcher(), []
+    launcher = Launcher()
     launcher.saving.hear(0, host())
     launcher.find("SAVE", tmp_path)
     asked = launcher.orders[-1][0]
     launcher.saving.hear(0, answer(asked.number, 5, armed=True))
-    launcher.saving.save_before_term(lambda: done.append(True))
+    launcher.saving.term_waits()
     assert launcher.orders[-1] == (messages.SaveNow(number=asked.number), [0])
-    assert not done
+    assert not launcher.passed_on
     launcher.saving.hear(0, host(number=asked.number, step=9, saved=True))
-    assert done
-    launcher.saving.save_before_term(lambda: done.append(True))
+    assert launcher.passed_on
+    launcher.saving.term_waits()
     again = launcher.orders[-1][0]
     assert (again.ends, again.step) == (2, -1)
     launcher.saving.hear(0, host(number=again.number, step=12, saved=True))
-    assert done == [True, True]
+    assert launcher.passed_on == [True, True]
     assert (launcher.saving.record()["because"], launcher.saving.record()["step"]) == ("SIGTERM", 12)
-    launcher.saving.close()
+    launcher.saving.close(Outcome())
 
 
 def test_a_sigterm_is_held_only_while_all_ranks_can_save(subtests):
@@ -241,7 +244,7 @@ def test_a_sigterm_is_held_only_while_all_ranks_can_save(subtests):
         with subtests.test(name):
             launcher = Launcher(**more)
             launcher.saving.hear(0, told)
-            assert launcher.saving.can_save is can
+            assert bool(launcher.saving.before_term()) is can
 
 
 def test_what_came_of_it():
@@ -264,7 +267,7 @@ def test_what_came_of_it():
 def test_ranks_that_do_not_save_are_named():
     launcher = Launcher(left=1)
     launcher.saving.hear(0, host(agree=2))
-    launcher.loop.timers["silent"][1]()
+    launcher.loop.timers["saving silent"][1]()
     assert "ranks on n00 have not read the request to save for 30 seconds" in launcher.said[-1]
     assert "have not" in launcher.saving.last_line(143, stopped=True)
 
@@ -277,7 +280,7 @@ def test_a_file_is_answered_once_and_while_nothing_can_save_it_waits(tmp_path):
     assert launcher.orders[0][0].ends
     launcher.saving.hear(0, host(agree=0, ranks=0, number=1, saved=True, step=7, left=True))
     assert launcher.saving.verdict(0, stopped=False) == "stop"
-    launcher.saving.close()
+    launcher.saving.close(Outcome())
     assert not (tmp_path / "STOP").exists()
 
 
@@ -291,19 +294,19 @@ def with_a_file_and_one_of_four_ranks(folder):
 def test_a_file_waits_until_ranks_that_start_later_can_save_as_well(tmp_path, monkeypatch):
     launcher = with_a_file_and_one_of_four_ranks(tmp_path)
     assert not launcher.orders  # one rank alone must not save: it could be collective
-    due, look = launcher.loop.timers["settled"]
+    due, look = launcher.loop.timers["saving settled"]
     launcher.saving.hear(0, host(ranks=2))
     look()
     assert not launcher.orders
     launcher.saving.hear(0, host(ranks=4))
     assert launcher.orders == [(launcher.orders[0][0], [0])]
-    launcher.saving.close()
+    launcher.saving.close(Outcome())
 
     launcher = with_a_file_and_one_of_four_ranks(tmp_path)
-    monkeypatch.setattr("ezpz.launch.run.saving.time.monotonic", lambda: due + 60)
-    launcher.loop.timers["settled"][1]()  # where only one of them announces that it can, that one saves
+    monkeypatch.setattr("ezpz.watch.saving.launcher.time.monotonic", lambda: due + 60)
+    launcher.loop.timers["saving settled"][1]()  # where only one of them announces that it can, that one saves
     assert len(launcher.orders) == 1
-    launcher.saving.close()
+    launcher.saving.close(Outcome())
 
 
 def test_files_are_found_where_the_folder_is(tmp_path):
@@ -313,29 +316,44 @@ def test_files_are_found_where_the_folder_is(tmp_path):
     assert found_in([str(tmp_path)]) == [("STOP", str(tmp_path)), ("SAVE", str(tmp_path))]
 
 
+def savers_of_host(reports):
+    """The loop of an agent, and what it knows of savers."""
+    loop = Loop()
+    handle = HostHandle("saving", "", loop, print, lambda action: action())
+    handle.report = reports.append
+    handle.answer = lambda connection, message: connection.send(TO_RANKS.encode(message))
+    return loop, SaversOfHost(handle)
+
+
 def test_an_agent_sums_up_its_ranks():
     reports, ends = [], [socket.socketpair() for _ in range(2)]
-    savers = HostSavers(reports)
+    loop, savers = savers_of_host(reports)
 
     for rank, (ours, _) in enumerate(ends):
-        savers.hear(ours, SimpleNamespace(rank=rank), messages.Saver(how=rank + 1))
+        savers.hear_on(ours, SimpleNamespace(rank=rank), messages.Saver(how=rank + 1))
+    loop.turn(0)
     assert [(each.ranks, each.agree) for each in reports] == [(2, 1)]  # the newer in place of the older
     for rank, (ours, _) in enumerate(ends):
-        savers.hear(ours, SimpleNamespace(rank=rank), messages.Saved(seconds=2.0 + rank, step=10))
+        savers.hear_on(ours, SimpleNamespace(rank=rank), messages.Saved(seconds=2.0 + rank, step=10))
+    loop.turn(0)
     assert (reports[-1].longest, reports[-1].step, reports[-1].saved) == (3.0, 10, False)  # nothing was asked for
-    savers.ask(messages.AskToSave(number=1, ends=0, step=30))
+    savers.obey(messages.AskToSave(number=1, ends=0, step=30))
     assert ends[1][1].recv(100) == b"ask 1 0 30\n"
     for rank, is_whole in enumerate((False, True)):
-        savers.hear(ends[rank][0], SimpleNamespace(rank=rank), messages.Saved(seconds=1.0, step=30))
+        savers.hear_on(ends[rank][0], SimpleNamespace(rank=rank), messages.Saved(seconds=1.0, step=30))
+        loop.turn(0)
         assert (reports[-1].number, reports[-1].saved, reports[-1].left) == (1, is_whole, False)
     for rank, is_whole in enumerate((False, True)):
-        savers.hear(ends[rank][0], SimpleNamespace(rank=rank), messages.Leaves(step=30))
+        savers.hear_on(ends[rank][0], SimpleNamespace(rank=rank), messages.Leaves(step=30))
+        loop.turn(0)
         assert reports[-1].left == is_whole
-    savers.hear(ends[0][0], SimpleNamespace(rank=0), messages.SaveAnswer(number=1, step=20, armed=1, pace=0.5))
+    savers.hear_on(ends[0][0], SimpleNamespace(rank=0), messages.SaveAnswer(number=1, step=20, armed=1, pace=0.5))
     of_another_request = messages.SaveAnswer(number=0, step=99, armed=0, pace=0.5)
-    savers.hear(ends[1][0], SimpleNamespace(rank=1), of_another_request)
+    savers.hear_on(ends[1][0], SimpleNamespace(rank=1), of_another_request)
+    loop.turn(0)
     assert not [each for each in reports if isinstance(each, messages.SaveAnswered)]
-    savers.forget(ends[1][0])  # it has ended: nothing is expected of it
+    savers.hung_up(ends[1][0], SimpleNamespace(rank=1), 1)  # it has ended: nothing is expected of it
+    loop.turn(0)
     assert reports[-1] == messages.SaveAnswered(number=1, step=20, armed=True, pace=0.5)
     for end in (end for pair in ends for end in pair):
         end.close()
@@ -343,10 +361,11 @@ def test_an_agent_sums_up_its_ranks():
 
 def test_slow_steps_are_told(monkeypatch):
     reports = []
-    savers = HostSavers(reports)
+    loop, savers = savers_of_host(reports)
     for step, at in ((1, 1000.0), (2, 1001.0), (3, 1002.0), (4, 1042.0)):
-        monkeypatch.setattr("ezpz.launch.host.savers.time.monotonic", lambda at=at: at)
-        savers.came_to(0, step)
+        monkeypatch.setattr("ezpz.watch.saving.host.time.monotonic", lambda at=at: at)
+        savers.hear_on(None, SimpleNamespace(rank=0), At(step=step))
+        loop.turn(0)
     assert [each.pace for each in reports] == [40.0]
 
 

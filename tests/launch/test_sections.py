@@ -35,7 +35,7 @@ class Rank:
     def hang_up(self):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(host, "time", self.handle)
-            self.progress.hung_up(self.process, 1)
+            self.progress.hung_up(None, self.process, 1)
 
     def idle_after(self, seconds):
         with pytest.MonkeyPatch.context() as patch:

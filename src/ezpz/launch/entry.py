@@ -255,7 +255,6 @@ def _run_recorded(
         options.idle_timeout,
         options.exit_timeout,
         options.attempts > 1,
-        builder.save_at_end.value == "on",
     )
     preflight = Preflight(builder.check, options.command, own_devices=builder.own_devices)
     if builder.check.value == "full":

@@ -10,7 +10,7 @@ from shims and ranks, which are on one host and of one user:
     ORDERS         launcher to agent   {"do": "signal", "number": 15}
     FROM_RANKS     shim, rank to agent up 4711
     TO_SHIMS       agent to shim       signal 15
-    TO_RANKS       agent to rank       ask 1 1 -1
+    TO_RANKS       agent to rank       hold 1
 
 and a `Piece` of output on a connection of its own: ``3 1`` (rank, stream), a newline, and the bytes; or
 ``3 1 0 5000`` and a newline for the first 5,000 bytes of slot 0 (`ezpz.launch.shared_slots`); behind the last one comes
@@ -262,38 +262,8 @@ class InputUnread(Message):
     kind = "unread"
 
 
-class Savers(Message):
-    """What ranks of the host have reported of saving: how many can save when asked, how many of these agree among
-    themselves at which step; the longest save in seconds and the steps in the newest one, each -1 if none; the number
-    of the last request, and whether all ranks that got it have saved since, and have left because of it; and how long a
-    step takes, where that is long.
-    """
-
-    kind = "savers"
-    ranks: int = number_field(0, RANKS)
-    agree: int = number_field(0, RANKS)
-    longest: float = seconds_field()
-    step: int = number_field(-1)
-    number: int = number_field(0)
-    saved: bool = flag_field()
-    left: bool = flag_field()
-    pace: float = seconds_field()
-
-
-class SaveAnswered(Message):
-    """All ranks of the host that can save have read the request of this number: the furthest step among them, -1 if
-    they tell none, whether none of them has passed the step at which it is due, and the shortest time of a step.
-    """
-
-    kind = "answered"
-    number: int = number_field(0)
-    step: int = number_field(-1)
-    armed: bool = flag_field()
-    pace: float = seconds_field()
-
-
 class TermHeld(Message):
-    """A SIGTERM that others than the launcher have sent to ranks of the host waits for a save (`Hold`)."""
+    """A SIGTERM that others than the launcher have sent to ranks of the host is kept back (`Hold`)."""
 
     kind = "held"
 
@@ -346,25 +316,6 @@ class AreYouAlive(Message):
     kind = "alive?"
 
 
-class AskToSave(Message):
-    """Ask ranks to save, and then to go on (``ends`` 0), to end (1), or to wait for a signal (2): at once those that
-    agree among themselves, the others after ``step``, which is -1 to be asked where they are. They wait for `SaveNow`
-    there.
-    """
-
-    kind = "ask"
-    number: int = number_field(0)
-    ends: int = number_field(0, 2)
-    step: int = number_field(-1)
-
-
-class SaveNow(Message):
-    """All ranks have answered the request of this number in time: it counts."""
-
-    kind = "save"
-    number: int = number_field(0)
-
-
 # What ranks themselves tell their agent.
 
 
@@ -388,40 +339,6 @@ class Recording(Message):
 
     kind = "folder"
     folder: str = text_field(_PATH)
-
-
-class Saver(Message):
-    """That rank can save when asked: 1, at a step that it is given; 2, at one that all ranks agree on; 0 no longer."""
-
-    kind = "saver"
-    how: int = number_field(0, 2)
-
-
-class Saved(Message):
-    """That rank has saved, which took so many seconds, after this step; -1 if it is not known."""
-
-    kind = "saved"
-    seconds: float = seconds_field()
-    step: int = number_field(-1)
-
-
-class Leaves(Message):
-    """That rank has saved after this step, -1 if it is not known, and ends, because it was asked to."""
-
-    kind = "leaves"
-    step: int = number_field(-1)
-
-
-class SaveAnswer(Message):
-    """That rank has read the request of this number at this step, -1 without one; it waits for its turn (1) or it is
-    too late (0); and the seconds of a step, 0 where it does not know.
-    """
-
-    kind = "answer"
-    number: int = number_field(0)
-    step: int = number_field(-1)
-    armed: int = number_field(0, 1)
-    pace: float = seconds_field()
 
 
 class DumpsAt(Message):
@@ -471,7 +388,7 @@ REPORTS = _Json(
     "say",
     _LONGEST_REPORT,
     *(Looked, Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Note),
-    *(InputWanted, InputUnread, Savers, SaveAnswered, TermHeld, Recording, Refused),
+    *(InputWanted, InputUnread, TermHeld, Recording, Refused),
     Done,
     Alive,
 )
@@ -484,8 +401,6 @@ ORDERS = _Json(
         Kill,
         Release,
         AreYouAlive,
-        AskToSave,
-        SaveNow,
         OutputTaken,
         ConnectOutput,
         Hold,
@@ -495,9 +410,8 @@ FROM_RANKS = Words(
     LONGEST_ORDER,
     *FROM_SHIMS.kinds.values(),
     *(RankSpeaks, StageReached, Recording, DumpsAt),
-    *(Saver, Saved, Leaves, SaveAnswer),
 )
-TO_RANKS = Words(LONGEST_ORDER, AskToSave, SaveNow, Hold, Signal)
+TO_RANKS = Words(LONGEST_ORDER, Hold, Signal)
 
 
 PIECE = 128  # bytes, about, that a piece takes besides its data where it is kept

@@ -56,6 +56,7 @@ _ADDRESS = re.compile(r"[0-9.]+")
 _DEVICES = "EZPZ_NGPU_PER_HOST"
 _PARTING = 30.0  # seconds: Slurm's own KillWait, unless its slurm.conf says another
 _SHARED_ID = 8  # characters of the id that all attempts of a launch have, as the name of its folder does
+_STARTED = 3.0  # seconds until somebody looks whether the program says what to save
 _STAGES_OF_EACH = 4096  # ranks: in a larger world, run.json has the stages of hosts alone
 
 
@@ -236,6 +237,9 @@ class PlanBuilder:
         yield "stragglers", "", -1.0, "", "", ""
         for name in ("hangs", "progress"):
             yield name, "", -1.0, "", "", ""
+        at_end = self.save_at_end.value == "on"
+        may_tell = at_end and bool(self.survey.allocation.job_id)  # that nothing is saved before the job ends
+        yield "saving", "", _STARTED if may_tell else -1.0, "at the end" if at_end else "", "", ""
         if self.attempt > 1:
             yield "leftovers", "", -1.0, "", "", ""
         if self.environ.get("EZPZ_WATCHERS"):

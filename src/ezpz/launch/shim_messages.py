@@ -379,8 +379,8 @@ class Signal(Message):
 
 
 class Hold(Message):
-    """A SIGTERM from outside waits for a save of the ranks from now on (1), or no longer (0); where the scheduler
-    signals ranks itself (2), these keep it back, too.
+    """A SIGTERM from outside is kept back from now on (1), because ranks do something first, or no longer (0); where
+    the scheduler signals ranks itself (2), these keep it back, too.
     """
 
     kind = "hold"

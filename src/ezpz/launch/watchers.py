@@ -23,6 +23,7 @@ from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from types import ModuleType
     from typing import Any
@@ -36,7 +37,17 @@ if TYPE_CHECKING:
 
     Row = tuple[str, str, float, str, str, str]  # of `messages.Settings.watchers`
 
-__all__ = ["WATCHERS", "Handle", "HostHandle", "HostSide", "LauncherHandle", "LauncherSide", "Watcher", "Watchers"]
+__all__ = [
+    "WATCHERS",
+    "Handle",
+    "HostHandle",
+    "HostSide",
+    "LauncherHandle",
+    "LauncherSide",
+    "Wait",
+    "Watcher",
+    "Watchers",
+]
 
 _REFUSED = 125
 
@@ -58,6 +69,8 @@ class Watcher(NamedTuple):
         begins: Whether it has something to do before the ranks begin, and is made at the start.
         fails: Whether it has something to do when a rank or a host has failed, and is made then at the latest.
         answers: What `ezpz` asks a running launch of it: ``stacks``.
+        records: Whether its launcher side is made when rank 0 keeps a run.
+        starts: Which side is made by itself when its row says when: ``host`` or ``launcher``.
     """
 
     name: str
@@ -72,6 +85,8 @@ class Watcher(NamedTuple):
     begins: bool = False
     fails: bool = False
     answers: tuple[str, ...] = ()
+    records: bool = False
+    starts: str = "host"
 
 
 WATCHERS = (
@@ -114,6 +129,19 @@ WATCHERS = (
         words=("beat", "at", "pace", "busy", "section", "ending"),
         reports=("idle", "pace", "busy"),
         orders=("anew",),
+    ),
+    Watcher(
+        "saving",
+        "saves",
+        host="ezpz.watch.saving.host:SaversOfHost",
+        launcher="ezpz.watch.saving.launcher:Saving",
+        messages="ezpz.watch.saving.messages",
+        words=("saver", "saved", "leaves", "answer"),
+        reports=("savers", "answered"),
+        orders=("ask", "save"),
+        overhears=("at",),
+        records=True,
+        starts="launcher",
     ),
     Watcher("leftovers", "memory of devices", host="ezpz.watch.leftovers.host:LeftoversOfHost", begins=True),
 )
@@ -175,6 +203,7 @@ class HostHandle(Handle):
         hold: Keeps the ranks of all hosts from beginning (True), or no longer (False).
         stay: Keeps the agent from ending although all ranks have (True), or no longer (False).
         settings: What the launcher wants of every agent.
+        answer: Sends a message to the process of a rank that spoke on a connection (`HostSide.hear_on`).
     """
 
     ranks: dict[int, RankProcess]
@@ -186,6 +215,7 @@ class HostHandle(Handle):
     hold: Callable[[bool], None]
     stay: Callable[[bool], None]
     settings: Settings
+    answer: Callable[[socket.socket, Message], None]
 
 
 class LauncherHandle(Handle):
@@ -195,10 +225,14 @@ class LauncherHandle(Handle):
         plan: What was started.
         launch: Id of the launch.
         folder: Of its records; empty without any.
+        began: When the launch began, in seconds since 1970.
         host: Returns the name of a host of the plan.
         hosts: The name that each host from which something was heard calls itself, by its index.
         say: Shows the user a sentence.
-        order: Sends a message of this watcher to all hosts that run, ``but`` one; returns those it was sent to.
+        job_ends: Returns when the job ends, in the same seconds; None as long as that is not known.
+        reached: Returns how many ranks have reached a stage of their start.
+        order: Sends a message of this watcher to all hosts that run, ``but`` one, or only ``to`` some; returns those it
+            was sent to.
         live: Draws a line below the output, on a terminal; none where it is empty.
         end_run: Ends the run: takes why, and the exit code.
         overdue: Ends the run because a time limit is over: takes which one.
@@ -208,14 +242,20 @@ class LauncherHandle(Handle):
         answered: What `failed` waits for has come.
         is_asked: Tells whether somebody waits for an answer to a `question`.
         answer: Gives it.
+        keep_terms: Lets a SIGTERM that others send to ranks come to `before_term` first (True), or no longer (False).
+        keeps_term: Tells whether a SIGTERM is kept back.
+        pass_term_on: Lets ranks have it: what it waits for is done.
     """
 
     plan: LaunchPlan
     launch: str
     folder: str
+    began: float
     host: Callable[[int], str]
     hosts: dict[int, str]
     say: Callable[[str], None]
+    job_ends: Callable[[], float | None]
+    reached: Callable[[str], int]
     order: Callable[..., set[int]]
     live: Callable[[str], None]
     end_run: Callable[[str, int], None]
@@ -225,9 +265,24 @@ class LauncherHandle(Handle):
     answered: Callable[[], None]
     is_asked: Callable[[], bool]
     answer: Callable[[dict[str, Any]], None]
+    keep_terms: Callable[[bool], None]
+    keeps_term: Callable[[], bool]
+    pass_term_on: Callable[[], None]
 
 
 # What a watcher does.
+
+
+class Wait(NamedTuple):
+    """What ranks do before they get a SIGTERM from outside.
+
+    Attributes:
+        done: What they have done then, as a participle, for messages: ``saved``.
+        most: Seconds that they get for it at most; less where a scheduler kills them sooner.
+    """
+
+    done: str
+    most: float
 
 
 class HostSide:
@@ -242,14 +297,25 @@ class HostSide:
     def hear(self, rank: RankProcess, message: Message) -> None:
         """Take what a rank says: one of this watcher's words, or of those that it overhears."""
 
+    def hear_on(self, connection: socket.socket, rank: RankProcess, message: Message) -> None:
+        """Take the same from one process of a rank, which may get an `answer`: others may speak for the rank later."""
+        del connection
+        self.hear(rank, message)
+
     def obey(self, order: Message) -> None:
         """Do what its launcher side orders."""
 
-    def hung_up(self, rank: RankProcess, pid: int) -> None:
+    def hung_up(self, connection: socket.socket, rank: RankProcess, pid: int) -> None:
         """Take note that a process that spoke for a rank does so no more; it may be one that the rank had started."""
 
     def signalled(self, number: int) -> None:
         """Take note of a signal that all ranks have got from the launcher."""
+
+    def terms_wait(self, order: messages.Hold) -> None:
+        """Take note of whether a SIGTERM that others send to ranks is kept back."""
+
+    def term_comes(self) -> None:
+        """Take note that ranks get a SIGTERM now that was kept back, or would have been."""
 
     def ended(self, rank: RankProcess) -> None:
         """Take note of the end of a rank."""
@@ -287,11 +353,20 @@ class LauncherSide:
     def question(self, word: str) -> None:
         """Find out what is asked of a running launch, and `answer` it."""
 
+    def before_term(self) -> Wait | None:
+        """Return what ranks shall do before they get a SIGTERM that has come from outside; None where nothing."""
+
+    def term_waits(self) -> None:
+        """Let them do it: the SIGTERM is kept back until `pass_term_on`, or until its time is over."""
+
     def gone(self, host: int) -> None:
         """Take note that nothing more comes of a host."""
 
     def over(self) -> None:
         """Take note that all processes have ended while the run was `overdue`."""
+
+    def close(self, outcome: Outcome) -> None:
+        """End what was begun, and say what came of it, before the last words of a failure: all ranks have ended."""
 
     def explain(self, facts: Facts, *, failed: bool) -> None:
         """Add what is known to the facts from which the causes of the end are found."""
@@ -306,7 +381,7 @@ class LauncherSide:
 
 _WAYS = {"WORDS": messages.FROM_RANKS, "REPORTS": messages.REPORTS, "ORDERS": messages.ORDERS}
 _TAKEN = {way: {*direction.kinds} for way, direction in _WAYS.items()}  # by the core
-_FAILED, _OVERDUE = 1.0, 60.0  # seconds that a side may have at most
+_FAILED, _OVERDUE, _WAITS = 1.0, 60.0, 86400.0  # seconds that a side may have at most
 
 
 def chosen(environ: Mapping[str, str]) -> Iterator[Row]:
@@ -395,9 +470,9 @@ class Watchers:
     """The watchers of one process: an agent, or the launcher.
 
     Args:
-        rows: Those that are on: name, file (empty for one of `WATCHERS`), seconds until its host side is made by itself
-            (below zero: at its first message), what its sides are told, and the kinds of its words and orders where no
-            row of `WATCHERS` tells them.
+        rows: Those that are on: name, file (empty for one of `WATCHERS`), seconds until one of its sides is made by
+            itself (below zero: at its first message), what its sides are told, and the kinds of its words and orders
+            where no row of `WATCHERS` tells them.
         side: ``host`` or ``launcher``.
         handle: Makes the handle of a side, of its name, what it is told, and what guards its calls.
         note: Shows the user a sentence.
@@ -418,7 +493,7 @@ class Watchers:
         self._homes: dict[str, ModuleType | None] = {}
         self._made: dict[str, Any] = {}
         self._failed: set[str] = set()
-        self._folder = ""
+        self._lasting: dict[str, Any] = {}  # what sides that come later are told as well
         self._hearers: dict[str, list[str]] = {}  # kind of a message: watchers that are made for it
         self._overhearers: dict[str, list[str]] = {}
         known = {watcher.name: watcher for watcher in WATCHERS}
@@ -448,20 +523,21 @@ class Watchers:
             self._overhearers.setdefault(kind, []).append(watcher.name)
 
     def start(self, loop: Loop) -> None:
-        """Make host sides when their time has come."""
+        """Make sides by themselves when their time has come."""
         for name, _, after, *_ in self._rows.values():
-            if after >= 0 and self._on[name].host:
+            if after >= 0 and self._on[name].starts == self._side:
                 loop.after(f"{name} starts", after, partial(self._get, name))
 
     def hear(self, message: Message, *where: Any) -> bool:
         """Pass a message on to those whose it is; tell whether it is anybody's."""
         kind = message.kind
         names = self._hearers.get(kind, ())
+        how = "hear_on" if self._side == "host" else "hear"
         for name in names:
-            self._call(name, "hear", *where, message)
+            self._call(name, how, *where, message)
         for name in self._overhearers.get(kind, ()) if self._side == "host" else ():
             if name in self._made:
-                self._call(name, "hear", *where, message)
+                self._call(name, how, *where, message)
         return bool(names)
 
     def obey(self, order: Message) -> None:
@@ -497,8 +573,28 @@ class Watchers:
 
     def use_folder(self, folder: str) -> None:
         """Tell all, also those that come later, where rank 0 keeps its run."""
-        self._folder = folder
-        self.all("use_folder", folder)
+        self._make([name for name, watcher in self._on.items() if watcher.records])
+        self._tell("use_folder", folder)
+
+    def terms_wait(self, order: messages.Hold) -> None:
+        """Tell all, also those that come later, whether a SIGTERM that others send to ranks is kept back."""
+        self._tell("terms_wait", order)
+
+    def before_term(self) -> tuple[str, Wait] | None:
+        """Return which one has a SIGTERM wait, the first of them, and for what; it is told so by `term_waits`."""
+        for name, side in list(self._made.items()):
+            wait: Wait | None = self._guarded(name, partial(_checked, side))
+            if wait is not None:
+                return name, wait
+        return None
+
+    def term_waits(self, name: str) -> None:
+        """Let ranks do what a watcher wants before they get a SIGTERM, which is kept back."""
+        self._call(name, "term_waits")
+
+    def _tell(self, what: str, given: Any) -> None:
+        self._lasting[what] = given
+        self.all(what, given)
 
     def all(self, what: str, *given: Any, **more: Any) -> list[Any]:
         """Call a method of all sides that were made; return what it returned, but None."""
@@ -543,8 +639,8 @@ class Watchers:
             made = self._guarded(name, lambda: _named(target, self._homes[name])(handle))
             if made is not None:
                 self._made[name] = made
-                if self._folder:
-                    self._call(name, "use_folder", self._folder)
+                for what, given in self._lasting.items():
+                    self._call(name, what, given)
         return self._made.get(name)
 
     def _call(self, name: str, what: str, *given: Any, **more: Any) -> Any:
@@ -574,6 +670,11 @@ def _message(watcher: Watcher, home: ModuleType | None, way: str, kind: str) -> 
         return next((each for each in classes if each.kind == kind), messages.Unheard)
     except Exception:  # noqa: BLE001  # its side says so when it is made
         return messages.Unheard
+
+
+def _checked(side: LauncherSide) -> Wait | None:
+    wait = side.before_term()
+    return None if wait is None else Wait(str(wait.done), max(0.0, min(float(wait.most), _WAITS)))
 
 
 def _float(ask: Callable[[Any], Any], given: Any) -> float:

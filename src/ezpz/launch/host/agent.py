@@ -253,7 +253,7 @@ class Agent:
         self._heard: dict[int, float] = {}  # signal: when it came to this process, and so to every process of the job
         self._is_signalled_alone = False
         self._ordered: dict[int, float] = {}  # signal: when the launcher has last had it passed on
-        self._holds_terms = False  # because ranks save before they get a SIGTERM from outside
+        self._holds_terms = False  # because ranks do something before they get a SIGTERM from outside
         self._term_is_held = False
         self._trap: MpiTrap | None = None
         self._tells_code = True
@@ -289,7 +289,7 @@ class Agent:
         handle.is_running = lambda: self._begun and len(self.ranks) >= self.expected
         handle.hold = lambda holds: self._hold_start(name, holds=holds)
         handle.stay = lambda stays: (self._stayers.add if stays else self._stayers.discard)(name)
-        handle.settings = self.connection.settings
+        handle.settings, handle.answer = self.connection.settings, _answer
         return handle
 
     def _drop(self, name: str) -> None:
@@ -471,7 +471,7 @@ class Agent:
         elif self._speakers.hear(connection, message):
             speaker = self._speakers.speaker(connection)
             if speaker:
-                self._watch.hear(message, speaker)
+                self._watch.hear(message, connection, speaker)
         else:
             rank = next((rank for rank in self.ranks.values() if rank.shim is connection), None)
             if rank:
@@ -587,7 +587,7 @@ class Agent:
     def _hung_up(self, connection: socket.socket) -> None:
         speaker, pid = self._speakers.hung_up(connection)
         if speaker:
-            self._watch.all("hung_up", speaker, pid)
+            self._watch.all("hung_up", connection, speaker, pid)
         for rank in self.ranks.values():
             if rank.shim is connection:
                 rank.shim = None
@@ -671,11 +671,6 @@ class Agent:
                 self._pass_on(order.number)
             elif isinstance(order, messages.OutputTaken | messages.ConnectOutput):
                 self.connection.obey(order)
-            elif isinstance(
-                order,
-                messages.AskToSave | messages.SaveNow,
-            ):
-                self._speakers.obey(order)
             elif isinstance(order, messages.Hold):
                 self._hold_terms(order)
             elif isinstance(order, messages.AreYouAlive):
@@ -710,13 +705,13 @@ class Agent:
     def _hold_terms(self, order: messages.Hold) -> None:
         """Keep the SIGTERMs back that others send to ranks, until the launcher sends one, or no longer."""
         self._holds_terms = order.how > 0
-        self._speakers.obey(order)
+        self._watch.terms_wait(order)
         for rank in self._alive():
             if rank.shim:
                 rank.order(order)
 
     def _hold_back(self, number: int) -> bool:
-        """Tell whether a signal that a rank is to get from elsewhere is held; the launcher has the ranks save then."""
+        """Tell whether a signal that a rank is to get from elsewhere is held; the launcher decides then."""
         if number != signal.SIGTERM or not self._holds_terms:
             return False
         self._term_is_held = True
@@ -727,7 +722,7 @@ class Agent:
         """Let ranks know that the SIGTERM comes now, and hold none any more."""
         if self._holds_terms:
             self._holds_terms = False
-            self._speakers.obey(messages.Signal(number=int(signal.SIGTERM)))
+            self._watch.all("term_comes")
 
     def _note_held_term(self) -> None:
         """Note that ranks have got what others sent them, if the SIGTERM of now was held: so a second one is none."""
@@ -740,7 +735,7 @@ class Agent:
         """End this host's ranks: at once, unless it may be their scheduler that has killed the launcher.
 
         At the end of a job Slurm sends SIGTERM to the batch script and to the other steps. A script that ends of it
-        takes the launcher along, which Slurm kills at once; the steps have until KillWait is over, and may save.
+        takes the launcher along, which Slurm kills at once; the steps have until KillWait is over, and may use it.
         """
         if not (patience and self._begun and self._alive()):
             self._end_lost()
@@ -942,6 +937,14 @@ class Agent:
 
     def _by_end(self) -> list[RankProcess]:
         return sorted((rank for rank in self.ranks.values() if not rank.alive), key=lambda rank: rank.ended_at)
+
+
+def _answer(connection: socket.socket, message: Message) -> None:
+    """Send the process of a rank a message."""
+    try:
+        send(connection, messages.TO_RANKS.encode(message))
+    except OSError:
+        pass  # it ends, or has read nothing for long: it does not answer, which whoever asks notices
 
 
 def _kill(pid: int) -> None:

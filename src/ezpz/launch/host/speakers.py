@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import socket
 
     from ezpz.launch.host.rank_process import RankProcess
-    from ezpz.launch.host.savers import HostSavers
     from ezpz.launch.messages import Message, Settings
 
 __all__ = ["Speakers"]
@@ -46,7 +45,6 @@ class Speakers:
         self._look_at: float | None = None
         self.begin()
         self._unsent: list[Message] = []  # reports of ranks that the launcher does not have yet
-        self._savers: HostSavers | None = None  # made when the first rank says that it can save
         self.run_folder = ""  # where a rank of this host keeps the record of its run
 
     def begin(self) -> None:
@@ -72,17 +70,12 @@ class Speakers:
             rank.reach(message.stage, time.time())
             if message.stage == "setup":  # it has imported torch, perhaps since the last look
                 rank.reach("torch", time.time())
-        elif message.kind == "at":
-            if self._savers:
-                self._savers.came_to(rank.rank, getattr(message, "step", -1))
         elif isinstance(message, messages.Recording):
             self.run_folder = message.folder
             if not rank.rank:
                 self._unsent.append(message)
         elif isinstance(message, messages.DumpsAt):
             rank.dumps[_pid_of(connection) or rank.pid] = message.number
-        elif isinstance(message, messages.Saver | messages.Saved | messages.Leaves | messages.SaveAnswer):
-            self._hear_of_saving(connection, rank, message)
 
     def speaker(self, connection: socket.socket) -> RankProcess | None:
         """Return which rank speaks on a connection; None before it has said so."""
@@ -93,24 +86,7 @@ class Speakers:
         rank, pid = self._speakers.pop(connection, None), self._pids.pop(connection, 0)
         if rank:
             rank.dumps.clear()
-            if self._savers:
-                self._savers.forget(connection)
         return rank, pid
-
-    def _hear_of_saving(
-        self,
-        connection: socket.socket,
-        rank: RankProcess,
-        message: messages.Saver | messages.Saved | messages.Leaves | messages.SaveAnswer,
-    ) -> None:
-        self._make_savers().hear(connection, rank, message)
-
-    def _make_savers(self) -> HostSavers:
-        if self._savers is None:
-            from ezpz.launch.host.savers import HostSavers
-
-            self._savers = HostSavers(self._unsent)
-        return self._savers
 
     def due(self) -> float | None:
         """Return when there is something to do."""
@@ -142,16 +118,6 @@ class Speakers:
                     messages.Stages(stage=stage, count=len(times), low=low, median=median, high=high, ranks=each)
                 )
         return reports
-
-    def obey(
-        self,
-        order: messages.AskToSave | messages.SaveNow | messages.Hold | messages.Signal,
-    ) -> None:
-        """Do what the launcher orders."""
-        if isinstance(order, messages.Hold):
-            self._make_savers()  # for ranks that can save later
-        if self._savers:
-            self._savers.ask(order)
 
     def _look(self, now: float) -> None:
         from ezpz.launch.host import stacks

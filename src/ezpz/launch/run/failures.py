@@ -364,7 +364,6 @@ class Limits(Record):
         idle: That a rank may show no progress.
         leave: For the other ranks when the first has ended with 0.
         watch: Whether hosts are asked if they live: one that stands still is lost then. No time, but a yes or no.
-        save_at_end: Whether ranks are asked to save before the job ends; likewise.
     """
 
     start: float | None = 600.0
@@ -372,7 +371,6 @@ class Limits(Record):
     idle: float | None = None
     leave: float | None = None
     watch: bool = False
-    save_at_end: bool = True
 
 
 class Outcome:

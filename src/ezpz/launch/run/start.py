@@ -142,7 +142,7 @@ class _Run(Supervisor):
 
     def all_train(self) -> None:
         """Write the stages of the start into run.json while the ranks train, for `ezpz startup`."""
-        known = {"run_folder": self._run_folder or None, "job_ends": self._wall.end if self._wall else None}
+        known = {"run_folder": self._run_folder or None, "job_ends": self.job_ends()}
         self._begun = {**self._begun, **known, "stages": self.stages.summary()}
         record.write(self.folder, self._begun)
 
@@ -206,10 +206,8 @@ class _Run(Supervisor):
             "blames": {**self.preflight.blames, **outcome.blames()},
             "step": outcome.step,
             "began": self.world.begun,
-            "job_ends": self._wall.end if self._wall else None,
+            "job_ends": self.job_ends(),
             "ends_within": None,
-            "asked_to_save": self._saving.record() if self._saving else None,
-            "verdict": self._saving.verdict(outcome.code, stopped=outcome.stopped) if self._saving else None,
             "cause": entries[0] if causes else None,
             "failures": entries[len(causes) :],
             "causes": [],

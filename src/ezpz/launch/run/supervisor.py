@@ -35,7 +35,7 @@ from ezpz.launch.run.failures import (
     nodes_failed,
     rank_failed,
 )
-from ezpz.launch.run.held_term import HeldTerm, seconds_to_save
+from ezpz.launch.run.kept_term import KeptTerm
 from ezpz.launch.run.rank_input import InputPump
 from ezpz.launch.run.world import STAGES, Stages, World
 from ezpz.launch.watchers import LauncherHandle, Watchers
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from ezpz.launch.run.failures import Limits
     from ezpz.launch.run.preflight import Preflight
     from ezpz.launch.run.requests import Requests
-    from ezpz.launch.run.saving import Saving
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
+    from ezpz.launch.watchers import Wait
 
 __all__ = ["PORT_TAKEN", "Supervisor"]
 
@@ -82,8 +82,6 @@ _NO_ANSWER = 22.0  # and until one that does not answer is lost: about as long a
 _LOOK_FOR_REQUESTS = 2.0  # seconds between two looks for what other hosts ask
 _HUNG_UP = 5.0  # seconds for agents to kill their ranks, and for the programs that started them to end
 _TIME_LIMIT = 124
-_STARTED = 3.0  # seconds between two looks whether the program says what to save,
-_PREPARES = 10  # and how many times longer one that uses ezpz may take for its first step
 _CHECK = 0.3  # seconds for the agents of other hosts to report the same
 _REFUSED = 125
 _STDERR = 2
@@ -151,11 +149,10 @@ class Supervisor:
         self._waiting_signals: list[int] = []  # for ranks that have not begun
         self._was_full = False  # whether the screen was when hosts were to be given up
         self._killed = False  # whether SIGKILL has been sent
-        self.watch = Watchers(control.settings.watchers, "launcher", self._handle, self.note)
+        self._kept = KeptTerm(self.loop, self.say, self._pass_kept_on)
+        self.watch = Watchers(control.settings.watchers, "launcher", self._handle, self.note, self._kept.drop_of)
         self._watchers_agree: bool | None = None  # that ranks begin; None before they were asked
         self._run_folder = ""
-        self._saving: Saving | None = None  # made when a rank says that it can save, or keeps a record
-        self._held = HeldTerm(self.loop, self.say, self._pass_held_on)
         self._hold = 0  # what agents were last told of that: `messages.Hold`
         self._kills_at = -math.inf  # when the scheduler kills what still runs, after its SIGTERM
         self._since_failure = 0
@@ -210,9 +207,7 @@ class Supervisor:
             whole = "--timeout, of the whole run; of one without progress: --idle-timeout"
             reason = f"the run has not ended within {limits.run:g} s ({whole})"
             self.loop.after("run", limits.run, lambda: self._overdue(reason))
-        job = self.plan.more.get("EZPZ_JOBID")
-        if limits.save_at_end and self._wall and job and job.value:
-            self.loop.after("unsaved", _STARTED, self._look_for_savers)
+        self.watch.start(self.loop)
         self.loop.read(self.signals, lambda _: self._signalled())
         self.loop.read(self.control, lambda _: self.listen())
         self._watch_lease()
@@ -281,37 +276,6 @@ class Supervisor:
             self.watch.all("over")
         return not self.control.open_outputs and self.control.all_done
 
-    @property
-    def saving(self) -> Saving:
-        """What is known of saves, and asked for."""
-        if self._saving is None:
-            from ezpz.launch.run.saving import Saving
-
-            self._saving = Saving(
-                self.loop,
-                self.control.order,
-                self.say,
-                self.world.host,
-                ranks=self.plan.placement.world_size,
-                wall=self._wall,
-                began=self.began,
-                at_end=self.limits.save_at_end,
-                is_over=lambda: self.stopping and not self._held,
-                chain=os.environ.get("EZPZ_CHAIN", ""),
-            )
-        return self._saving
-
-    def _look_for_savers(self) -> None:
-        """Say that nothing will be saved before the job ends, when the ranks have run for a while."""
-        if self.stopping:
-            return
-        if self._wall and self._wall.end is not None:
-            late = self.saving.unsaved_after() * (_PREPARES if self.stages.reached("setup") else 1)
-            if self.stages.reached("step") or time.time() - self.began >= late:
-                self.saving.say_if_unsaved()
-                return
-        self.loop.after("unsaved", _STARTED, self._look_for_savers)
-
     def _watch_screen(self) -> None:
         self.screen.push()
         self.control.pause(self.screen.full)
@@ -347,11 +311,7 @@ class Supervisor:
             text = f"the end of {'stdout' if fd == 1 else 'stderr'} is missing: {reason}"
             # A reader that has gone away, as in `launch … | head`, knows that; a full disk is news.
             (self.note if "space" in reason else self.outcome.notes.append)(text)
-        if self._saving:
-            self._saving.close()
-            text = self._saving.last_line(self.outcome.code, stopped=self.outcome.stopped)
-            if text:
-                self.say(text)
+        self.watch.all("close", self.outcome)
         self._tell_why_the_job_ends()
         self.screen.finish()  # nothing of ours shall stand after the last words
         for text in last_words(self.outcome, self._since_failure):
@@ -392,17 +352,18 @@ class Supervisor:
                 else:
                     self.kill()  # the second Ctrl-C means now
                 return
-            holds = number == signal.SIGTERM and self._may_hold()
-            self._note_ending(number, waits=bool(holds or (self._held and number != signal.SIGINT)))
+            first = self._before_term() if number == signal.SIGTERM else None
+            wait = first[1] if first else self._kept.wait
+            self._note_ending(number, wait if number != signal.SIGINT else None)
             if not self.world.begun:
                 if not self.stopping:
                     self._stop(FAILURE_GRACE)
                 return
-            if holds or self._held:
+            if wait:
                 self.stopping = True
-                self._held.again(now=number == signal.SIGINT)
-                if holds:
-                    self._hold_term()
+                self._kept.again(now=number == signal.SIGINT)
+                if first:
+                    self._keep_term(*first)
                 return
         if number == signal.SIGINT or not self.plan.around.signalling_daemon:
             self._send(number)
@@ -414,49 +375,48 @@ class Supervisor:
             if number == signal.SIGTERM and self.plan.around.configuration:
                 self._ask_kill_wait(time.monotonic())
 
-    def _note_ending(self, number: int, *, waits: bool) -> None:
+    def _note_ending(self, number: int, wait: Wait | None) -> None:
         """Let the first signal that ends the launch be its exit code."""
         if not self.outcome.code:
             self.outcome.code, self.outcome.stopped = 128 + number, True
             does = "passing it on" if self.world.begun else "no rank has begun"
-            does += " when the ranks have saved" if waits else ""
+            does += f" when the ranks have {wait.done}" if wait else ""
             again = "; Ctrl-C again kills" if number == signal.SIGINT and self.world.begun else ""
             self.say(f"{signal.Signals(number).name} received; {does}{again}")
 
-    def _may_hold(self) -> bool:
-        """Tell whether a SIGTERM that comes now is to wait for a save."""
-        return bool(not (self.stopping or self._held) and self._saving and self._saving.can_save and self.world.begun)
+    def _before_term(self) -> tuple[str, Wait] | None:
+        """Return which watcher has a SIGTERM that comes now wait, and for what."""
+        return None if self.stopping or self._kept or not self.world.begun else self.watch.before_term()
 
-    def _hold_term(self) -> None:
-        """Have the ranks save before they get a SIGTERM that came from outside."""
+    def _keep_term(self, watcher: str, wait: Wait) -> None:
+        """Keep a SIGTERM that came from outside back until ranks have done what a watcher wants."""
         around = self.plan.around
-        seconds = seconds_to_save(SIGNAL_GRACE if around.marks else None, self.saving.longest)
-        self._held.begin(seconds)
+        seconds = self._kept.begin(watcher, wait, SIGNAL_GRACE if around.marks else None)
         self.note_ends_within(seconds + SIGNAL_GRACE)
         if around.configuration:
             self._ask_kill_wait(time.monotonic())
-        self.saving.save_before_term(self._held.end)
+        self.watch.term_waits(watcher)
 
-    def _pass_held_on(self) -> None:
-        """Let the ranks have the SIGTERM that was held, and end as it wants."""
+    def _pass_kept_on(self) -> None:
+        """Let the ranks have the SIGTERM that was kept back, and end as it wants."""
         self._send(signal.SIGTERM)
         if self.stopping:
             self.loop.at("kill", max(time.monotonic() + SIGNAL_GRACE, self._kills_at), self.kill)
 
-    def _order_hold(self) -> None:
-        """Tell all agents whether a SIGTERM that others send to ranks waits for a save."""
+    def _keep_terms(self, keeps: bool) -> None:
+        """Tell all agents whether a SIGTERM that others send to ranks is kept back."""
         by_itself = "EZPZ_IGNORED_AT_START" in self.plan.variables  # the scheduler signals ranks, too
-        how = (2 if by_itself else 1) if self.saving.holds_term else 0
+        how = (2 if by_itself else 1) if keeps else 0
         if how != self._hold and not self.stopping:
             self._hold = how
             self.control.order(messages.Hold(how=how))
 
     def _term_held(self) -> None:
-        """Take note that agents hold a SIGTERM that others have sent to ranks."""
-        if self._held:
-            self._held.again()
-        elif self._may_hold():
-            self._hold_term()
+        """Take note that agents keep a SIGTERM back that others have sent to ranks."""
+        if self._kept:
+            self._kept.again()
+        elif first := self._before_term():
+            self._keep_term(*first)
         else:
             self._send(signal.SIGTERM)
 
@@ -483,10 +443,10 @@ class Supervisor:
                 return
             self._end_question()
             seconds = around.kill_wait(answer.decode(errors="replace"))
-            if self._held and seconds:
-                self._held.limit(seconds_to_save(seconds, None))
+            if self._kept and seconds:
+                self._kept.limit(seconds)
                 self.note_ends_within(seconds + SIGNAL_GRACE)
-            if seconds > SIGNAL_GRACE and (self._held or self.loop.waits_for("kill")):
+            if seconds > SIGNAL_GRACE and (self._kept or self.loop.waits_for("kill")):
                 self.note(f"{around.title} kills what still runs {seconds:g} s after its SIGTERM (KillWait)")
                 self._kills_at = began + seconds
                 if self.loop.waits_for("kill"):
@@ -506,8 +466,8 @@ class Supervisor:
 
     def fail(self, failure: Failure) -> None:
         """Note a failure; the earliest of those that come within a moment is the cause."""
-        if self._held:
-            self._fail_in_save(failure)
+        if self._kept:
+            self._fail_before_term(failure)
         if self.stopping:
             return  # a consequence
         self.outcome.failures.append(failure)
@@ -518,9 +478,9 @@ class Supervisor:
         self._settle_at = min(self.loop.due("settle"), time.monotonic() + patience)
         self.loop.at("settle", self._settle_at, self._settle_when_told)
 
-    def _fail_in_save(self, failure: Failure) -> None:
-        """Hold a SIGTERM no longer when a rank fails before all have saved: others may wait for it in their save."""
-        self._held.end(f"{failure.text} before all ranks had saved; ")
+    def _fail_before_term(self, failure: Failure) -> None:
+        """Keep a SIGTERM back no longer when a rank fails: others may wait for it in what they do first."""
+        self._kept.fail(failure.text)
         if self.stopping:  # else it becomes the cause
             self.outcome.failures.append(failure)
             if failure.words and not failure.shown:
@@ -603,14 +563,14 @@ class Supervisor:
         self.say(f"{cause.text}{f'; {others}' * several}{f' [log: {path}]' * bool(path)}")
         self._since_failure = 0
         asked = cause.asked_to_end and bool(self.plan.around.signalling_daemon)
-        self._stop(SIGNAL_GRACE if asked else FAILURE_GRACE)  # all were asked, and save
+        self._stop(SIGNAL_GRACE if asked else FAILURE_GRACE)  # all were asked, and may need it
         if asked:
             self._ask_kill_wait(time.monotonic())
 
     def _stop(self, grace: float) -> None:
         """Ask all ranks to end, and kill them after so many seconds; where none has begun, at once."""
         self.stopping = True
-        self._held.drop()
+        self._kept.drop()
         self.loop.at("kill", time.monotonic() + grace, self.kill)
         if self.world.begun:
             self._send(signal.SIGTERM)
@@ -658,14 +618,21 @@ class Supervisor:
         handle = LauncherHandle(name, config, self.loop, self.note, guarded)
         handle.plan, handle.launch, handle.folder, handle.host = self.plan, self.launch, self.folder, self.world.host
         handle.hosts, handle.say, handle.live = self.control.heard, self.say, self.screen.live
+        handle.began, handle.job_ends, handle.reached = self.began, self.job_ends, self.stages.reached
         handle.overdue = self._overdue
         handle.order, handle.end_run, handle.end_overdue = self._order, self.end_run, self._end_overdue
         handle.is_stopping = lambda: self.stopping
         handle.answered, handle.is_asked, handle.answer = self._go_on, self._is_asked, self._answer
+        handle.keep_terms, handle.keeps_term = self._keep_terms, lambda: bool(self._kept)
+        handle.pass_term_on = self._kept.end
         return handle
 
-    def _order(self, order: Message, *, but: int | None = None) -> set[int]:
-        return self.control.order(order, set(self.control.heard) - self.control.done - {but})
+    def _order(self, order: Message, *, but: int | None = None, to: set[int] | None = None) -> set[int]:
+        return self.control.order(order, set(self.control.heard) - self.control.done - {but} if to is None else to)
+
+    def job_ends(self) -> float | None:
+        """Return when the job ends, in seconds since 1970, as far as it is known by now."""
+        return self._wall.end if self._wall else None
 
     def end_run(self, why: str, code: int) -> None:
         """End the run, of something that is no failure of a rank or a host."""
@@ -680,7 +647,7 @@ class Supervisor:
             self._waiting_signals.append(number)
 
     def _watch_lease(self) -> None:
-        """End at once where another job of a chain may train: what the ranks would save is its now."""
+        """End at once where another job of a chain may train: what the ranks would write is its now."""
         if not os.environ.get("EZPZ_CHAIN"):
             return
         from ezpz.launch import lease
@@ -705,7 +672,7 @@ class Supervisor:
     def kill(self) -> None:
         """Kill all ranks now."""
         self._killed = True
-        self._held.drop()
+        self._kept.drop()
         self.loop.cancel("kill")
         reached = self.control.order(messages.Kill())
         self.loop.after("clean", _CLEAN_UP, self._clean_up_is_over)
@@ -789,9 +756,6 @@ class Supervisor:
             self.note(message.text)
         elif isinstance(message, messages.InputWanted | messages.InputUnread):
             self._hear_of_input(index, message)
-        elif isinstance(message, messages.Savers | messages.SaveAnswered):
-            self.saving.hear(index, message)
-            self._order_hold()
         elif isinstance(message, messages.TermHeld):
             self._term_held()
         elif isinstance(message, messages.Done | messages.Alive):
@@ -830,14 +794,11 @@ class Supervisor:
                 self.all_train()
         else:
             self._run_folder = message.folder
-            self.saving.watch(message.folder)
             self.watch.use_folder(message.folder)
 
     def _hear_of_host(self, index: int, message: messages.Done | messages.Alive) -> None:
         if isinstance(message, messages.Done):
             self._note_step(message.step)
-            if self._saving:
-                self._saving.lost(index)
             self.watch.all("gone", index)
             self._note_stuck(self.world.host(index), message.stuck)
         else:

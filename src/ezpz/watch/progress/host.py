@@ -11,6 +11,8 @@ from ezpz.watch.progress import messages
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
+    import socket
+
     from ezpz.launch.host.rank_process import RankProcess
     from ezpz.launch.messages import Message
 
@@ -93,8 +95,9 @@ class ProgressOfHost(HostSide):
             self._set_busy(own, busy=bool(message.busy))
         self._look_by(own.due(self._usual))
 
-    def hung_up(self, rank: RankProcess, pid: int) -> None:
+    def hung_up(self, connection: socket.socket, rank: RankProcess, pid: int) -> None:
         """Expect nothing more of a process: another program may run in its place."""
+        del connection
         own = self._of(rank)
         if own.section is not None:
             own.enter(None)

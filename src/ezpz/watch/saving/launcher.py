@@ -3,121 +3,62 @@ file: when, which, and what came of it.
 
 The launcher knows when the job ends and how long saves take, and asks over its own connections, so that no scheduler
 needs to send a signal. Only programs that announced that they can save (`ezpz.train.Loop`, `ezpz.on_save`) are asked.
+Ranks of `ezpz.on_save` save before they get a SIGTERM; a `train.Loop` saves by itself when it comes.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import time
 
 from ezpz import durations
-from ezpz.launch import messages
-from ezpz.launch.run.trigger_files import TriggerFiles
+from ezpz.launch.watchers import LauncherHandle, LauncherSide, Wait
+from ezpz.watch.saving.messages import AskToSave, SaveAnswered, SaveNow, Savers
+from ezpz.watch.saving.rules import ask_at, longest_wait, step_ahead
+from ezpz.watch.saving.trigger_files import TriggerFiles
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
     from typing import Any
 
-    from ezpz.launch.loop import Loop
     from ezpz.launch.messages import Message
-    from ezpz.launch.wall import Wall
+    from ezpz.launch.run.failures import Outcome
 
-__all__ = ["AGAIN", "STOPPED", "Saving", "ask_at", "step_ahead"]
+__all__ = ["AGAIN", "STOPPED", "Saving"]
 
 AGAIN, STOPPED = "again", "stop"  # of `verdict` in run.json
 _END, _TERM = "the end of the job", "SIGTERM"
-_GOES_ON, _LEAVES, _WAITS = 0, 1, 2  # what ranks do when they have saved: `messages.AskToSave`
-_SHARE, _MOST = 0.03, 60.0  # of the limit, and seconds, that are left besides twice the longest save
-_FIRST_SHARE = 0.05  # of the limit, where nothing was saved before
+_GOES_ON, _LEAVES, _WAITS = 0, 1, 2  # what ranks do when they have saved: `AskToSave`
 _LOOK = 20.0  # seconds between two looks at the clock: it may be set, and this process may be stopped meanwhile
+_STARTED = 3.0  # seconds between two looks whether the program says what to save,
+_PREPARES = 10  # and how many times longer one that uses ezpz may take for its first step
 _UNSAVED, _UNSAVED_SHARE = 60.0, 0.25  # seconds, and share of the limit, until a line says that nothing can be saved
 _SILENT = 30.0  # seconds after which the hosts are named whose ranks have not read the request
 _SETTLED = 10.0  # seconds without a new rank that can save until a file is followed, where not all ranks can
 _AGAIN = 20.0  # seconds until ranks that wait for each other are asked anew
-_AHEAD = 4.0  # seconds by which the step of a save is ahead of all ranks: they read requests once per second
-_FEWEST = 2  # steps by which it is at least
-_AHEAD_SOON, _FEWEST_SOON = 1.0, 1  # the same before a SIGTERM: ranks that were asked read more often
 _REACTION, _REACTION_OF_LOOP = 8.0, 3.0  # seconds from the request to the save, where steps are short
 
 
-def ask_at(began: float, end: float, longest: float | None, *, step: float = 0.0, reaction: float = 0.0) -> float:
-    """Return when to ask the ranks to save and to end, in seconds since 1970 like both times.
+class Saving(LauncherSide):
+    """What the launcher knows of saves, and asks for. Its settings are empty where ranks are asked by files alone."""
 
-    Args:
-        began: When the launch began.
-        end: When the job ends.
-        longest: Seconds of the longest save; None before the first.
-        step: Seconds of a step, where these are many: a request is read after one, and followed after the next.
-        reaction: Seconds until ranks begin to save whose steps are short.
-    """
-    limit, late = end - began, 2 * step + reaction
-    if longest is None:
-        before = max(_FIRST_SHARE * limit, 2 * late)
-    else:
-        before = 2 * longest + max(min(_MOST, _SHARE * limit), late)
-    return max(end - before, began + limit / 2)
-
-
-def step_ahead(step: int, pace: float, tries: int, *, soon: bool = False) -> int:
-    """Return the step after which ranks save that do not agree among themselves.
-
-    Args:
-        step: The furthest that one of them was at.
-        pace: Seconds of a step; 0 where it is not known.
-        tries: How often a step was chosen before: some rank had passed it.
-        soon: Whether a try that fails costs less than the time until that step.
-    """
-    ahead, fewest = (_AHEAD_SOON, _FEWEST_SOON) if soon else (_AHEAD, _FEWEST)
-    return step + max(fewest, math.ceil(ahead / pace) if pace > 0 else fewest) * (tries + 1)
-
-
-class Saving:
-    """What the launcher knows of saves, and asks for.
-
-    Args:
-        loop: The launcher's.
-        order: Sends an order to the agents of some hosts.
-        say: Writes a line.
-        name: Returns the name of a host.
-        ranks: How many the launch has.
-        wall: Knows the end of the job; None outside of one.
-        began: When the launch began, in seconds since 1970.
-        at_end: Whether the ranks are asked before the end of the job.
-        is_over: Tells whether the launch ends already, so that nothing is asked any more.
-        chain: The folder of a chain of jobs, where files are looked for as well; empty without one.
-    """
-
-    def __init__(
-        self,
-        loop: Loop,
-        order: Callable[[Message, set[int]], object],
-        say: Callable[[str], None],
-        name: Callable[[int], str],
-        *,
-        ranks: int,
-        wall: Wall | None,
-        began: float,
-        at_end: bool,
-        is_over: Callable[[], bool],
-        chain: str = "",
-    ) -> None:
-        self._loop, self._order, self._say, self._name = loop, order, say, name
-        self._ranks, self._wall, self._began, self._at_end = ranks, wall, began, at_end
-        self._is_over = is_over
-        self._chain = chain
+    def __init__(self, handle: LauncherHandle) -> None:
+        super().__init__(handle)
+        self._ranks = handle.plan.placement.world_size
+        self._at_end = bool(handle.config)  # whether the ranks are asked before the end of the job
+        self._chain = os.environ.get("EZPZ_CHAIN", "")  # where files are looked for as well
         self._files: TriggerFiles | None = None
-        self._hosts: dict[int, messages.Savers] = {}
+        self._hosts: dict[int, Savers] = {}
         self._number = self._tries = 0
-        self._answered: dict[int, messages.SaveAnswered] = {}
+        self._answered: dict[int, SaveAnswered] = {}
         self._because = ""  # why the ranks are asked now; empty when they are not
         self._is_of_term = False  # whether they were last asked because of a SIGTERM
         self._from: tuple[str, str] | None = None  # name and folder of the file that asks
         self._grown_at = 0.0  # when ranks could save that could not before
         self._waiting: list[tuple[str, str]] = []  # files that were found before all could save who will
         self._ends = _GOES_ON
-        self._then: Callable[[], None] | None = None  # called when they have saved
+        self._term_waits = False  # until they have saved
         self._asked_at = 0.0
         self._asked_hosts: set[int] = set()
         self._step = -1  # of the save that was asked for
@@ -125,8 +66,11 @@ class Saving:
         self._saved_at: float | None = None
         self._counts = False  # whether the request of this number counts
         self._over = False
-        if at_end and wall is not None:
+        if self._at_end:
             self._look_at_clock()
+            job = handle.plan.more.get("EZPZ_JOBID")
+            if job and job.value:
+                handle.after(handle.began + _STARTED - time.time(), self._look_for_savers, "unsaved")
 
     @property
     def savers(self) -> set[int]:
@@ -166,46 +110,38 @@ class Saving:
     @property
     def limit(self) -> float | None:
         """Seconds from the launch's start to the end of its job; None where that is not known."""
-        end = self._wall.end if self._wall else None
-        return end - self._began if end is not None and end > self._began else None
+        began, end = self.handle.began, self.handle.job_ends()
+        return end - began if end is not None and end > began else None
 
-    def watch(self, folder: str) -> None:
+    def use_folder(self, folder: str) -> None:
         """Look for SAVE and STOP in a run folder, and in that of the chain."""
         if self._files is None:
-            self._files = TriggerFiles(self._loop, self._found)
+            self._files = TriggerFiles(self.handle, self._found)
             self._files.watch(self._chain)
         self._files.watch(folder)
 
-    def save_before_term(self, then: Callable[[], None]) -> None:
-        """Have the ranks save, and call a function when they have; a save that is under way serves."""
-        self._then = then
+    def before_term(self) -> Wait | None:
+        """Have a SIGTERM wait for a save where that can be."""
+        return Wait("saved", longest_wait(self.longest)) if self.can_save else None
+
+    def term_waits(self) -> None:
+        """Have the ranks save, and let the SIGTERM go when they have; a save that is under way serves."""
+        self._term_waits = True
         if not (self._because and (self._ends or self._counts)):
             self._ask(_TERM, ends=_WAITS)
 
-    def say_if_unsaved(self) -> None:
-        """Write the line that says that nothing will be saved before the job ends, if that is so."""
-        end = self._wall.end if self._wall else None
-        if self._at_end and end is not None and not self.savers and not self._over:
-            clock = time.strftime("%H:%M", time.localtime(end))
-            self._say(
-                f"note: nothing is saved before the job ends at {clock}: the program has not said what to save "
-                "(ezpz.on_save, or a Loop with checkpoints)"
-            )
-
-    def unsaved_after(self) -> float:
-        """Return after how many seconds a program that has reported no step is noted to save nothing."""
-        limit = self.limit
-        return _UNSAVED if limit is None else min(_UNSAVED, _UNSAVED_SHARE * limit)
-
-    def hear(self, index: int, message: messages.Savers | messages.SaveAnswered) -> None:
-        """Take what the agent of a host reports."""
+    def hear(self, host: int, report: Message) -> None:
+        """Take what the ranks of a host report, and let hosts know whether a SIGTERM waits for a save from now on."""
         if self._chain and self._files is None:
-            self.watch("")
-        if isinstance(message, messages.SaveAnswered):
-            if message.number == self._number and self._because:
-                self._answered[index] = message
-                self._judge_answers()
-            return
+            self.use_folder("")
+        if isinstance(report, Savers):
+            self._sum_up(host, report)
+        elif isinstance(report, SaveAnswered) and report.number == self._number and self._because:
+            self._answered[host] = report
+            self._judge_answers()
+        self.handle.keep_terms(self.holds_term)
+
+    def _sum_up(self, index: int, message: Savers) -> None:
         before, self._hosts[index] = self._able, message
         if self._able > before:
             self._grown_at = time.monotonic()
@@ -220,18 +156,18 @@ class Saving:
                 self._is_saved(max(host.step for host in asked))
             if self._ends == _LEAVES and all(host.left for host in asked) and not self._over:
                 self._over = True
-                self._loop.cancel("save")
+                self.handle.cancel("save")
         if self._over:
             return
         self._follow_waiting()
         self._look_at_clock()
 
-    def lost(self, index: int) -> None:
+    def gone(self, host: int) -> None:
         """Expect nothing more of a host that is done."""
-        if self._hosts.get(index) and self._hosts[index].ranks:
-            host = self._hosts[index]
-            gone = {name: getattr(host, name) for name in host.fields} | {"ranks": 0, "agree": 0}
-            self._hosts[index] = messages.Savers(**gone)
+        if self._hosts.get(host) and self._hosts[host].ranks:
+            known = self._hosts[host]
+            gone = {name: getattr(known, name) for name in known.fields} | {"ranks": 0, "agree": 0}
+            self._hosts[host] = Savers(**gone)
             self._judge_answers()
 
     def verdict(self, code: int, *, stopped: bool) -> str | None:
@@ -271,37 +207,75 @@ class Saving:
             "longest_save": self.longest,
         }
 
-    def close(self) -> None:
-        """Remove the file that was followed, and look for no more."""
+    def close(self, outcome: Outcome) -> None:
+        """Remove the file that was followed, and say what came of it."""
         if self._files:
             if self._from and self._over:
                 self._done_with(self._from)
             self._files.close()
+        text = self.last_line(outcome.code, stopped=outcome.stopped)
+        if text:
+            self.handle.say(text)
+
+    def end(self, outcome: Outcome) -> Mapping[str, Any]:
+        """Return what was asked for, and what came of it, for run.json."""
+        asked = self.record()
+        return {"asked_to_save": asked, "verdict": self.verdict(outcome.code, stopped=outcome.stopped)} if asked else {}
 
     # When to ask
+
+    def _is_over(self) -> bool:
+        """Tell whether the launch ends, so that nothing is asked any more."""
+        return self.handle.is_stopping() and not self.handle.keeps_term()
 
     def _look_at_clock(self) -> None:
         """Ask when it is time, and come back before."""
         limit, now = self.limit, time.time()
-        if not self._at_end or self._wall is None or self._ends or self._is_over():
+        if not self._at_end or self._ends or self._is_over():
             return
         wait = _LOOK
         if limit is not None and self.savers:
             slow = max(host.pace for host in self._hosts.values())
             reaction = _REACTION if self._has_plain else _REACTION_OF_LOOP
-            left = ask_at(self._began, self._began + limit, self.longest, step=slow, reaction=reaction) - now
+            began = self.handle.began
+            left = ask_at(began, began + limit, self.longest, step=slow, reaction=reaction) - now
             if left <= 0:
                 self._ask(_END, ends=_LEAVES)
                 return
             wait = min(wait, left)
-        self._loop.at("save", time.monotonic() + wait, self._look_at_clock)
+        self.handle.after(wait, self._look_at_clock, "save")
+
+    def _look_for_savers(self) -> None:
+        """Say that nothing will be saved before the job ends, when the ranks have run for a while."""
+        if self._is_over():
+            return
+        if self.handle.job_ends() is not None:
+            late = self._unsaved_after() * (_PREPARES if self.handle.reached("setup") else 1)
+            if self.handle.reached("step") or time.time() - self.handle.began >= late:
+                self._say_if_unsaved()
+                return
+        self.handle.after(_STARTED, self._look_for_savers, "unsaved")
+
+    def _say_if_unsaved(self) -> None:
+        end = self.handle.job_ends()
+        if end is not None and not self.savers and not self._over:
+            clock = time.strftime("%H:%M", time.localtime(end))
+            self.handle.say(
+                f"note: nothing is saved before the job ends at {clock}: the program has not said what to save "
+                "(ezpz.on_save, or a Loop with checkpoints)"
+            )
+
+    def _unsaved_after(self) -> float:
+        """Return after how many seconds a program that has reported no step is noted to save nothing."""
+        limit = self.limit
+        return _UNSAVED if limit is None else min(_UNSAVED, _UNSAVED_SHARE * limit)
 
     def _found(self, name: str, folder: str) -> None:
         path = os.path.join(folder, name)
         if not self.savers:
             if (name, folder) not in self._waiting:
                 self._waiting.append((name, folder))
-                self._say(
+                self.handle.say(
                     f"note: {path} is there, and the program has not said what to save (ezpz.on_save, or a Loop with "
                     "checkpoints); nothing is asked. `ezpz kill` ends it"
                 )
@@ -310,7 +284,7 @@ class Saving:
         settled = self._grown_at + _SETTLED
         if self._able < self._ranks and time.monotonic() < settled:
             self._waiting.append((name, folder))
-            self._loop.at("settled", settled, self._follow_waiting)
+            self.handle.after(settled - time.monotonic(), self._follow_waiting, "settled")
             return
         if self._is_over() or self._ends or (self._because and name == "SAVE"):
             return  # that is under way
@@ -334,9 +308,9 @@ class Saving:
         self._is_of_term = because == _TERM
         self._asked_at, self._saved_at, self._step = time.time(), None, -1
         self._tries = 0
-        self._say(f"asking the ranks to save{' and to end' * (ends == _LEAVES)}, because of {self._words()}")
+        self.handle.say(f"asking the ranks to save{' and to end' * (ends == _LEAVES)}, because of {self._words()}")
         self._send(-1)
-        self._loop.at("silent", time.monotonic() + _SILENT, self._name_silent)
+        self.handle.after(_SILENT, self._name_silent, "silent")
 
     def _words(self) -> str:
         """Return why the ranks were asked last."""
@@ -344,15 +318,15 @@ class Saving:
             return os.path.join(self._from[1], self._from[0])
         if self._is_of_term:
             return _TERM
-        end = self._wall.end if self._wall else None
+        end = self.handle.job_ends()
         return f"{_END} at {time.strftime('%H:%M:%S', time.localtime(end))}" if end is not None else _END
 
     def _send(self, step: int) -> None:
         self._number += 1
         self._answered, self._counts, self._asked_hosts = {}, False, self.savers
-        self._order(messages.AskToSave(number=self._number, ends=self._ends, step=step), self.savers)
+        self.handle.order(AskToSave(number=self._number, ends=self._ends, step=step), to=self.savers)
         if self._has_plain:
-            self._loop.at("answers", time.monotonic() + _AGAIN, self._ask_anew)
+            self.handle.after(_AGAIN, self._ask_anew, "answers")
 
     def _ask_anew(self) -> None:
         """Ask ranks again that have waited in vain for others to read the request."""
@@ -364,25 +338,25 @@ class Saving:
         savers = self.savers
         if not self._because or self._counts or self._is_over() or not savers or not savers <= self._answered.keys():
             return
-        self._loop.cancel("silent")
+        self.handle.cancel("silent")
         if not self._has_plain:
             self._counts = True  # they agree among themselves
             return
         answers = [self._answered[index] for index in savers]
         if all(answer.armed for answer in answers):
             self._counts = True
-            self._order(messages.SaveNow(number=self._number), savers)
+            self.handle.order(SaveNow(number=self._number), to=savers)
             return
         furthest = max(answer.step for answer in answers)
         pace = min((answer.pace for answer in answers if answer.pace > 0), default=0.0)
-        self._send(step_ahead(furthest, pace, self._tries, soon=self._then is not None))
+        self._send(step_ahead(furthest, pace, self._tries, soon=self._term_waits))
         self._tries += 1
 
     def _name_silent(self) -> None:
-        silent = [self._name(index) for index in sorted(self.savers - self._answered.keys())]
+        silent = [self.handle.host(index) for index in sorted(self.savers - self._answered.keys())]
         if silent and self._because:
             shown = ", ".join(silent[:3]) + (f" and {len(silent) - 3} more" if len(silent) > 3 else "")
-            self._say(
+            self.handle.say(
                 f"note: ranks on {shown} have not read the request to save for {durations.in_words(_SILENT)}: they do "
                 "so in ezpz.heartbeat or History.update"
             )
@@ -391,15 +365,15 @@ class Saving:
         self._saved_at, self._step = time.time(), step
         if self._ends != _LEAVES:
             at = f" at step {step}" if step >= 0 else ""
-            self._say(f"saved{at}, because of {self._words()}")
+            self.handle.say(f"saved{at}, because of {self._words()}")
             self._because = ""
-            self._loop.cancel("answers")
-            self._loop.cancel("silent")
+            self.handle.cancel("answers")
+            self.handle.cancel("silent")
             if self._from:
                 self._done_with(self._from)
-        then, self._then = self._then, None
-        if then:
-            then()
+        if self._term_waits:
+            self._term_waits = False
+            self.handle.pass_term_on()
 
     def _done_with(self, file: tuple[str, str]) -> None:
         """Remove a file that was followed; STOP in a chain's folder is for its next job, too."""

@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ezpz.launch.loop import Loop
+    from ezpz.launch.watchers import Handle
 
 __all__ = ["NAMES", "TriggerFiles", "found_in"]
 
@@ -38,12 +38,13 @@ class TriggerFiles:
     """Looks for these files beside the launcher's loop.
 
     Args:
-        loop: Of the launcher.
-        found: Called in the loop with name and folder, once for each file, and again for one that is put there anew.
+        handle: Watches what the thread finds.
+        found: Called in the launcher's loop with name and folder, once for each file, and again for one that is put
+            there anew.
     """
 
-    def __init__(self, loop: Loop, found: Callable[[str, str], None]) -> None:
-        self._loop, self._found = loop, found
+    def __init__(self, handle: Handle, found: Callable[[str, str], None]) -> None:
+        self._handle, self._found = handle, found
         self._folders: list[str] = []
         self._removed: list[str] = []
         self._news: list[tuple[str, str]] = []
@@ -60,7 +61,7 @@ class TriggerFiles:
         self._folders.append(folder)
         self._wake.set()
         if self._thread is None:
-            self._loop.read(self._read, lambda _: self._take())
+            self._handle.read(self._read, self._take)
             self._thread = threading.Thread(target=self._look, name="ezpz-trigger-files", daemon=True)
             self._thread.start()
 
@@ -77,7 +78,7 @@ class TriggerFiles:
         """Remove what is to be removed, and look no more."""
         if self._thread is None:
             return
-        self._loop.forget(self._read)
+        self._handle.forget(self._read)
         self._over = True
         self._wake.set()
         self._thread.join(_TO_END)  # a file system that hangs is not waited for
