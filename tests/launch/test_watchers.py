@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -99,6 +100,27 @@ def test_a_mistake_of_one_ends_no_run(launched, tmp_path):
     assert done.stderr.count(text) == 1
     assert text in record["notes"]
     assert "eggs" not in record
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("nest", "why"),
+    [("", ""), ("broken", ""), ("full", "the ranks have not left the nest within 1 s; ")],
+    ids=["empty", "broken", "full"],
+)
+def test_a_sigterm_waits_for_what_one_wants_first(start_launch, clean_env, tmp_path, nest, why):
+    """And neither a mistake in it nor a long time loses the signal."""
+    (tmp_path / "nest").write_text(nest)
+    lays = LAYS.replace("time.sleep(float", "print('laid', flush=True); time.sleep(float")
+    env = {**clean_env, "EZPZ_WATCHERS": str(EGGS), "PYTHONPATH": SRC}
+    launch = start_launch("-n", 1, sys.executable, "-c", lays, "1", "60", env=env)
+    assert launch.stdout.readline() == "laid\n"
+    launch.send_signal(signal.SIGTERM)
+    told = launch.communicate(timeout=60)[1]
+    assert launch.returncode == 128 + signal.SIGTERM, told
+    assert "ezpz: SIGTERM received; passing it on when the ranks have left the nest\n" in told
+    assert f"ezpz: {why}passing SIGTERM on\n" in told
+    assert told.count("the nest is broken") == (nest == "broken"), told
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ezpz.launch.shim_messages import Message, number_field, rank_field
-from ezpz.launch.watchers import HostSide, LauncherSide, Watcher
+from ezpz.launch.watchers import HostSide, LauncherSide, Wait, Watcher
 
 WATCHER = Watcher(
     "eggs",
@@ -75,6 +75,14 @@ class Basket(LauncherSide):
             self.handle.order(Enough())
         if sum(self.eggs.values()) >= 100:
             self.handle.end_run("too many eggs", 9)
+
+    def before_term(self):
+        return Wait("left the nest", 1.0) if Path("nest").exists() else None
+
+    def term_waits(self):
+        if Path("nest").read_text() == "broken":
+            raise OSError("the nest is broken")
+        self.handle.after(60 if Path("nest").read_text() else 0.1, self.handle.pass_term_on)
 
     def end(self, outcome):
         if self.eggs:
