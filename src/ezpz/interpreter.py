@@ -11,9 +11,11 @@ import sys
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import NoReturn
 
 _SAFE_PATH = (3, 11)  # the first Python that knows -P
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # options of Python that take the next word
 # One word without anything that a shell splits or expands: it is in DIST_LAUNCH, which is used as ${DIST_LAUNCH}.
 _RUN = (
     '__import__("sys").path.pop(0);__import__("sys").argv.pop(0);'
@@ -30,6 +32,27 @@ def module_line(module: str, program: str = "", version: tuple[int, ...] = sys.v
         version: Its version.
     """
     return [program or sys.executable, *(("-P", "-m") if version >= _SAFE_PATH else ("-c", _RUN)), module]
+
+
+def is_python(program: str) -> bool:
+    """Tell whether a program is a Python, by its name."""
+    name = os.path.basename(program)
+    return name.startswith("python") and not name.removeprefix("python").strip("0123456789.")
+
+
+def script_of(command: Sequence[str]) -> str:
+    """Return the file that Python runs in a command line, as it is written; empty where that is none."""
+    if not command or not is_python(command[0]):
+        return ""
+    words = iter(command[1:])
+    for word in words:
+        if word in _WITH_VALUE:
+            next(words, "")
+        elif word.startswith(("-c", "-m")) or word == "-":
+            return ""
+        elif not word.startswith("-"):
+            return word
+    return ""
 
 
 def leave_working_folder() -> None:

@@ -12,13 +12,14 @@ import pytest
 
 from ezpz.cluster.administrator import default
 from ezpz.errors import UsageError
+from ezpz.interpreter import script_of
 from ezpz.launch.flavours.request import Setting
-from ezpz.launch.host.look import look, script_of
-from ezpz.launch.messages import Look, Looked
 from ezpz.launch.options import parse
 from ezpz.launch.planning import PlanBuilder, survey
-from ezpz.launch.run.preflight import Preflight
 from ezpz.launch.shim_messages import to_fields
+from ezpz.watch.preflight.launcher import refusals
+from ezpz.watch.preflight.look import look
+from ezpz.watch.preflight.messages import Look, Looked
 from lab.hosts import ip_inside
 from lab.ssh import SRC, Site
 
@@ -311,7 +312,7 @@ def test_the_script_of_a_command_is_known(subtests):
 
 
 def looked_at(environ, count, *, own=True, by_shim=False):
-    request = Look(wanted=True, program="true", script="", folder="", own_devices=own)
+    request = Look(own_devices=own, folder="", program="true", script="")
     return look(request, environ, "", count, first=True, by_shim=by_shim)
 
 
@@ -348,17 +349,16 @@ def test_two_names_of_a_machine_do_not_share_its_devices_unasked():
         command=("true",),
     )
     for second, refused in (({}, True), ({"machine": "another"}, False), ({"devices": ["2", "3"]}, False)):
-        preflight = Preflight(Setting("fast", "default"), ["true"], own_devices=True)
-        for index, each in enumerate(({}, second, {"machine": "third"})):
-            preflight.hear(index, Looked(**{**to_fields(found), **each}))
-        assert (preflight.refusal(plan) is None) is not refused
-        assert not refused or preflight.refusal(plan).text.startswith(
-            "n01 and alias (from --hosts) are one machine, and a rank of each would have its device 0; expected one "
-        )
+        facts = zip(plan.placement.hosts, ({}, second, {"machine": "third"}), strict=True)
+        said = [
+            each.text for each in refusals({host: Looked(**{**to_fields(found), **own}) for host, own in facts}, plan)
+        ]
+        one = "n01 and alias (from --hosts) are one machine, and a rank of each would have its device 0; expected one "
+        assert [text.startswith(one) for text in said] == [True] * refused
 
 
 def test_nothing_more_is_imported_by_a_look(run_cli):
-    code = "import sys, ezpz.launch.host.look, ezpz.launch.run.preflight; print(*sys.modules)"
+    code = "import sys, ezpz.watch.preflight.host, ezpz.watch.preflight.launcher; print(*sys.modules)"
     done = run_cli([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {SRC!r}); {code}"])
     assert done.returncode == 0, done.stderr
     heavy = {"typing", "subprocess", "threading", "json", "tomllib", "importlib.metadata", "torch"}

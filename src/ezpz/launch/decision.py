@@ -21,8 +21,7 @@ import re
 
 from ezpz.launch.host.stacks import Frame
 from ezpz.launch.places import locate
-from ezpz.launch.run.failures import LOST, NODE_FAILED, NOT_STARTED, UNREACHED
-from ezpz.launch.run.preflight import UNREACHED_BY_ALL
+from ezpz.launch.run.failures import LOST, NODE_FAILED, NOT_STARTED, UNREACHED, UNREACHED_BY_ALL
 from ezpz.records import Record
 from ezpz.why.last_words import broken_device, ending, full_disk, without_rank_tags
 

@@ -241,9 +241,7 @@ def _run(
 def _run_recorded(
     builder: PlanBuilder, folder: str, began: float, plans: list[LaunchPlan], more: Mapping[str, Any] | None
 ) -> int:
-    from ezpz.launch.messages import NO_LOOK
     from ezpz.launch.run.failures import Limits
-    from ezpz.launch.run.preflight import Preflight
     from ezpz.launch.run.start import supervise
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
@@ -256,12 +254,6 @@ def _run_recorded(
         options.exit_timeout,
         options.attempts > 1,
     )
-    preflight = Preflight(builder.check, options.command, own_devices=builder.own_devices)
-    if builder.check.value == "full":
-        problem = preflight.ask_doctor(builder.survey.placement.hosts, is_here=builder.is_here)
-        if problem:
-            _say(f"note: {problem}")
-    builder.agent_settings["look"] = NO_LOOK if builder.is_here else preflight.request
     with contextlib.ExitStack() as at_end:
         if builder.needs_hostfile:
             from ezpz.launch.temporary import TemporaryFolder
@@ -276,7 +268,7 @@ def _run_recorded(
 
         def start(plan: LaunchPlan, control: Control) -> int:
             plans.append(plan)
-            return supervise(plan, control, limits, screen, preflight, folder=folder, wall=wall, began=began, more=more)
+            return supervise(plan, control, limits, screen, folder=folder, wall=wall, began=began, more=more)
 
         return _start_until_met(builder, start)
 

@@ -78,28 +78,13 @@ class Hello(Message):
     host: str = text_field(255)
 
 
-class Look(Message):
-    """What an agent looks at before its ranks begin (`ezpz.launch.host.look`): nothing at all, or the program, a script
-    of its words, the working folder of the launcher, and whether each rank of a host has a device of its own.
-    """
-
-    wanted: bool = flag_field()
-    program: str = text_field(_PATH)
-    script: str = text_field(_PATH)
-    folder: str = text_field(_PATH)
-    own_devices: bool = flag_field()
-
-
-NO_LOOK = Look(wanted=False, program="", script="", folder="", own_devices=False)
-
-
 class Settings(Message):
     """What every agent of a launch needs to know: folder of the logs, idle limit, whether there is input, recorder's
     folder, folder where ranks leave their last collectives, how long ranks may take to end when the launcher is lost,
-    whether it reports the stages of each rank, whether the launcher draws a line of progress, what to look at first,
-    and of each watcher (`ezpz.launch.watchers`) its name, its file, the seconds until its host side is made by itself
-    (-1: at its first message), what its sides are told, and the kinds of its words and of its orders where these are
-    not known before.
+    whether it reports the stages of each rank, whether the launcher draws a line of progress, and of each watcher
+    (`ezpz.launch.watchers`) its name, its file, the seconds until its host side is made by itself (0: before the ranks
+    begin, -1: at its first message), what its sides are told, and the kinds of its words and of its orders where these
+    are not known before.
     """
 
     log_dir: str = text_field(_PATH)
@@ -110,7 +95,6 @@ class Settings(Message):
     parting: float = seconds_field()
     by_rank: bool = flag_field()
     live: bool = flag_field()
-    look: Look = part_field(Look)
     watchers: list[tuple[str, str, float, str, str, str]] = rows_field(
         *(Text(40), Text(_PATH), Seconds(False), Text(_TEXT), Text(_TEXT), Text(_TEXT)), most=64
     )
@@ -127,40 +111,6 @@ class Welcome(Message):
 
 
 # What an agent reports.
-
-
-class Looked(Message):
-    """What a host looks like before its ranks begin, as far as they will use it.
-
-    ``place`` is the same for hosts that share one kernel and network. ``master`` is what MASTER_ADDR means here:
-    ``own`` (an address of this host), ``other``, ``loopback`` or ``unknown``; ``reach`` is why it does not answer.
-    ``missing`` are interfaces that a variable names, ``devices`` those that the ranks take, where each has its own,
-    ``machine`` is the same for hosts that have the same devices, ``shared`` is a mask that gives one of them to two
-    ranks, and ``room`` what is written where, with the bytes that are free. Times are seconds since 1970; a size of -1
-    is none.
-    """
-
-    kind = "looked"
-    host: str = text_field(255)
-    place: str = text_field(255)
-    python: str = text_field(_PATH)
-    version: str = text_field(40)
-    torch: str = text_field(255)
-    ezpz: str = text_field(255)
-    script_size: int = number_field(-1)
-    script_time: int = number_field()
-    script_problem: str = text_field(255)
-    folder_problem: str = text_field(255)
-    master: str = text_field(40)
-    reach: str = text_field(255)
-    interface: str = text_field(255)
-    address: str = text_field(255)
-    missing: list[str] = list_field(Text(255), most=16)
-    interfaces: list[str] = list_field(Text(255), most=64)
-    machine: str = text_field(255)
-    devices: list[str] = list_field(Text(255), most=64)
-    shared: str = text_field(_TEXT)
-    room: list[tuple[str, str, int]] = rows_field(Text(40), Text(_PATH), Number(0, 1 << 53), most=16)
 
 
 class Up(Message):
@@ -387,7 +337,7 @@ HELLOS = _Json("say", _LONGEST_HELLO, Hello)
 REPORTS = _Json(
     "say",
     _LONGEST_REPORT,
-    *(Looked, Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Note),
+    *(Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Note),
     *(InputWanted, InputUnread, TermHeld, Recording, Refused),
     Done,
     Alive,

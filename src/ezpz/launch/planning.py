@@ -19,6 +19,7 @@ from ezpz.cluster.probe import is_here
 from ezpz.cluster.scheduler import Reach, scheduler
 from ezpz.errors import MachineError, UsageError, did_you_mean
 from ezpz.files import private_folder, write_lines
+from ezpz.interpreter import script_of
 from ezpz.launch.binding import by_agents, choose_binding, chosen_cpus
 from ezpz.launch.choice import choose, choose_mpi
 from ezpz.launch.contract import cores
@@ -232,6 +233,8 @@ class PlanBuilder:
 
     def _watchers(self) -> Iterator[tuple[str, str, float, str, str, str]]:
         """Yield the watchers that are on, as rows of `ezpz.launch.messages.Settings`."""
+        looks = self.check.value != "off" and not self.is_here  # here, the launcher looks itself
+        yield "preflight", "", 0.0 if looks else -1.0, self._looked_at(), "", ""
         if self._sampling and sys.platform == "linux":
             yield "hardware", "", self._sampling, str(self._sampling), "", ""
         yield "stragglers", "", -1.0, "", "", ""
@@ -241,11 +244,20 @@ class PlanBuilder:
         may_tell = at_end and bool(self.survey.allocation.job_id)  # that nothing is saved before the job ends
         yield "saving", "", _STARTED if may_tell else -1.0, "at the end" if at_end else "", "", ""
         if self.attempt > 1:
-            yield "leftovers", "", -1.0, "", "", ""
+            yield "leftovers", "", 0.0, "", "", ""
         if self.environ.get("EZPZ_WATCHERS"):
             from ezpz.launch.watchers import chosen
 
             yield from chosen(self.environ)
+
+    def _looked_at(self) -> str:
+        """Return what is to be looked at before ranks begin (`ezpz.watch.preflight.messages.Look`)."""
+        try:
+            folder = os.getcwd()
+        except OSError:  # it was removed
+            folder = ""
+        command = self.options.command
+        return "\0".join(("own" * self.own_devices, folder, command[0] if command else "", script_of(command)))
 
     def write_hostfile(self, folder: str) -> None:
         """Write the host file of the plans to come into ``folder``; nothing where none is needed."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from ezpz.errors import EzpzError
     from ezpz.launch.host.rank_process import RankProcess
     from ezpz.launch.loop import Loop
     from ezpz.launch.messages import Message, Settings
@@ -66,7 +67,7 @@ class Watcher(NamedTuple):
         reports: Kinds of what its host side reports to the launcher.
         orders: Kinds of what the launcher orders it to do.
         overhears: Kinds of words of others that its host side hears as well, once it is there.
-        begins: Whether it has something to do before the ranks begin, and is made at the start.
+        begins: Whether it has something to do before the ranks begin: its launcher side is made at the start.
         fails: Whether it has something to do when a rank or a host has failed, and is made then at the latest.
         answers: What `ezpz` asks a running launch of it: ``stacks``.
         records: Whether its launcher side is made when rank 0 keeps a run.
@@ -143,7 +144,16 @@ WATCHERS = (
         records=True,
         starts="launcher",
     ),
-    Watcher("leftovers", "memory of devices", host="ezpz.watch.leftovers.host:LeftoversOfHost", begins=True),
+    Watcher("leftovers", "memory of devices", host="ezpz.watch.leftovers.host:LeftoversOfHost"),
+    Watcher(
+        "preflight",
+        "hosts",
+        host="ezpz.watch.preflight.host:LookOfHost",
+        launcher="ezpz.watch.preflight.launcher:Preflight",
+        messages="ezpz.watch.preflight.messages",
+        reports=("looked",),
+        begins=True,
+    ),
 )
 
 
@@ -195,6 +205,8 @@ class HostHandle(Handle):
 
     Attributes:
         ranks: The ranks of this host, by rank; others come and go in it.
+        expected: How many it shall have.
+        has_shims: Whether others start them, with shims in front of them.
         clock: What to add to this host's clock to get the launcher's, in seconds.
         launch: Id of the launch.
         report: Sends the launcher a message of this watcher.
@@ -207,6 +219,8 @@ class HostHandle(Handle):
     """
 
     ranks: dict[int, RankProcess]
+    expected: int
+    has_shims: bool
     clock: float
     launch: str
     report: Callable[[Message], None]
@@ -238,6 +252,8 @@ class LauncherHandle(Handle):
         overdue: Ends the run because a time limit is over: takes which one.
         end_overdue: Ends a run that is `overdue`, and takes what ranks are doing; tells whether it does: a rank may
             have failed by itself meanwhile.
+        refuse: Lets no rank begin, if none has: takes why, as `before_begin` returns it.
+        blame: Holds against a host that no rank could begin, for `launch --attempts`: takes its name, and why.
         is_stopping: Tells whether the run is being ended.
         answered: What `failed` waits for has come.
         is_asked: Tells whether somebody waits for an answer to a `question`.
@@ -261,6 +277,8 @@ class LauncherHandle(Handle):
     end_run: Callable[[str, int], None]
     overdue: Callable[[str], None]
     end_overdue: Callable[[str], bool]
+    refuse: Callable[[str | EzpzError], None]
+    blame: Callable[[str, str], None]
     is_stopping: Callable[[], bool]
     answered: Callable[[], None]
     is_asked: Callable[[], bool]
@@ -330,9 +348,19 @@ class LauncherSide:
     def __init__(self, handle: LauncherHandle) -> None:
         self.handle = handle
 
-    def before_begin(self) -> str:
-        """Return why no rank may begin; empty where nothing is against it."""
+    def prepare(self) -> None:
+        """Do what may take long: nothing was started yet, and Ctrl-C ends it."""
+
+    def before_begin(self) -> str | EzpzError:
+        """Return why no rank may begin, an error with an exit code of its own; empty where nothing is against it.
+
+        Where all ranks run on this host, it is asked before any is started, else when all hosts are up.
+        """
         return ""
+
+    def of_start(self) -> Mapping[str, Any]:
+        """Return fields of run.json about the start, which is written when the ranks start, and again at the end."""
+        return {}
 
     def hear(self, host: int, report: Message) -> None:
         """Take what its side on a host reports."""
@@ -401,7 +429,7 @@ def chosen(environ: Mapping[str, str]) -> Iterator[Row]:
                 "module, or a .py file, with a `Watcher` that is called WATCHER. See docs/architecture.md."
             ) from None
         names.add(watcher.name)
-        yield watcher.name, file, -1.0, "", " ".join(watcher.words), " ".join(watcher.orders)
+        yield watcher.name, file, 0.0 if watcher.begins else -1.0, "", " ".join(watcher.words), " ".join(watcher.orders)
 
 
 def _file_of(module: str) -> str:
@@ -471,8 +499,8 @@ class Watchers:
 
     Args:
         rows: Those that are on: name, file (empty for one of `WATCHERS`), seconds until one of its sides is made by
-            itself (below zero: at its first message), what its sides are told, and the kinds of its words and orders
-            where no row of `WATCHERS` tells them.
+            itself (0: before the ranks begin; below: at its first message), what its sides are told, and the kinds of
+            its words and orders where no row of `WATCHERS` tells them.
         side: ``host`` or ``launcher``.
         handle: Makes the handle of a side, of its name, what it is told, and what guards its calls.
         note: Shows the user a sentence.
@@ -525,7 +553,7 @@ class Watchers:
     def start(self, loop: Loop) -> None:
         """Make sides by themselves when their time has come."""
         for name, _, after, *_ in self._rows.values():
-            if after >= 0 and self._on[name].starts == self._side:
+            if after > 0 and self._on[name].starts == self._side:
                 loop.after(f"{name} starts", after, partial(self._get, name))
 
     def hear(self, message: Message, *where: Any) -> bool:
@@ -548,7 +576,17 @@ class Watchers:
 
     def before_begin(self, *given: Any, **more: Any) -> list[Any]:
         """Ask those that have something to do before ranks begin; return their answers."""
-        return [self._call(name, "before_begin", *given, **more) for name in self._on if self._on[name].begins]
+        return [self._call(name, "before_begin", *given, **more) for name in self._beginning()]
+
+    def prepare(self) -> None:
+        """Make launcher sides that have something to do before ranks begin."""
+        for name in self._beginning():
+            self._call(name, "prepare")
+
+    def _beginning(self) -> list[str]:
+        if self._side == "host":
+            return [name for name, row in self._rows.items() if not row[2]]
+        return [name for name, watcher in self._on.items() if watcher.begins]
 
     def ended(self, rank: RankProcess) -> None:
         """Tell host sides that a rank has ended; after a failure also those that have nothing to do before one."""
@@ -601,14 +639,14 @@ class Watchers:
         answers = [self._call(name, what, *given, **more) for name in list(self._made)]
         return [answer for answer in answers if answer is not None]
 
-    def parts(self, outcome: Outcome, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what all sides add to run.json; one of a user's own adds no field that is known."""
+    def parts(self, when: str, known: Mapping[str, Any], *given: Any) -> dict[str, Any]:
+        """Return what all sides add to run.json at its `end`, or by `of_start`; a user's own adds no field known."""
         import json
 
         parts: dict[str, Any] = {}
 
         def add(name: str, side: LauncherSide) -> None:
-            part = dict(side.end(outcome))
+            part = dict(getattr(side, when)(*given))
             if self._homes[name]:
                 json.dumps(part)
                 if taken := {*part} & {*known, *parts}:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from ezpz.launch.host.connection import NoConnection
     from ezpz.launch.host.end_facts import Counters
-    from ezpz.launch.host.look import Answer
     from ezpz.launch.host.mpi_trap import MpiTrap
     from ezpz.launch.host.output import RankOutput
     from ezpz.launch.messages import Message
@@ -268,7 +267,6 @@ class Agent:
         self._over = False
         self._lost = False
         self._up = False
-        self._looks = False  # whether ranks wait for what is found out about this host
         self._holders: set[str] = set()  # watchers for which they wait
         self._stayers: set[str] = set()  # watchers for which this process stays
         self._begun = not has_shims
@@ -284,6 +282,7 @@ class Agent:
         """Return what a watcher may do here."""
         handle = HostHandle(name, config, self._loop, self._note_once, guarded)
         handle.ranks, handle.clock, handle.launch = self.ranks, self.connection.clock, self.launch
+        handle.expected, handle.has_shims = self.expected, self.has_shims
         handle.report = self.connection.report
         handle.fail = self.give_up
         handle.is_running = lambda: self._begun and len(self.ranks) >= self.expected
@@ -369,25 +368,14 @@ class Agent:
         shim = rank.shim_pid if rank.is_near else 0
         self._counters.begin(rank.rank, shim if rank.shim else "self")
 
-    def look(self, environ: Mapping[str, str], *, first: bool) -> None:
-        """Look at this host beside the start of its ranks, where the launcher wants to know.
+    def before_begin(self, environ: Mapping[str, str], *, first: bool) -> None:
+        """Let watchers do what they do beside the start of the ranks.
 
         Args:
             environ: What ranks get.
             first: Whether rank 0 is among them.
         """
-        settings = self.connection.settings
         self._watch.before_begin(environ, first=first)
-        if not settings.look.wanted:
-            return
-        from ezpz.launch.host.look import LIMIT, look_beside
-
-        self._looks = True
-        answer = look_beside(
-            settings.look, environ, settings.log_dir, self.expected, first=first, by_shim=self.has_shims
-        )
-        self._loop.read(answer.readable, lambda _: self._looked(answer))
-        self._loop.after("look", LIMIT, self._end_look)
 
     def wait_for_all(self, start: Callable[[], None]) -> None:
         """Call ``start``, which adds this host's ranks, when those of all hosts can begin; without a launcher at
@@ -782,23 +770,8 @@ class Agent:
     def _report_up(self, ranks: int) -> None:
         self._up = True
         self._loop.cancel("partial")
-        if not self._looks and not self._holders:
+        if not self._holders:
             self.connection.report(messages.Up(ranks=ranks))
-
-    def _looked(self, answer: Answer) -> None:
-        """Report what was found about this host, unless it came too late."""
-        self._loop.forget(answer.readable)
-        os.close(answer.readable)
-        if self._looks:
-            self._loop.cancel("look")
-            if answer.found:
-                self.connection.report(answer.found)
-            self._end_look()
-
-    def _end_look(self) -> None:
-        self._looks = False
-        if self._up:
-            self._report_up(self.expected)
 
     def _report_partial(self) -> None:
         if self._up:

@@ -278,7 +278,6 @@ class NoConnection:
         parting=0.0,
         by_rank=False,
         live=False,
-        look=messages.NO_LOOK,
         watchers=[],
     )
 

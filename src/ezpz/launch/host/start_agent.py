@@ -78,7 +78,7 @@ def run_for_shims(listener: socket.socket, control: str, launch: str, placement:
     agent.listen(listener)
     environ = dict(os.environ)
     restore_paths(environ)
-    agent.look(environ, first=index == 0)
+    agent.before_begin(environ, first=index == 0)
     return agent.run()
 
 
@@ -323,7 +323,7 @@ def _start_host(
     if "HOSTNAME" in environ:  # true of the launcher's host alone, as bash sets and some shells export it
         environ["HOSTNAME"] = os.uname().nodename
     make_room("ranks", FILES_OF_RANK + bool(agent.connection.settings.log_dir), count, "--ppn")
-    agent.look(dict(environ), first=not index)
+    agent.before_begin(dict(environ), first=not index)
     if hosts > 1:
         environ.update(name_interface(environ))
         if not first and not hold_port(int(environ["MASTER_PORT"])):

@@ -28,6 +28,7 @@ __all__ = [
     "SHIM_CRASHED",
     "SHIM_KILLED",
     "UNREACHED",
+    "UNREACHED_BY_ALL",
     "Failure",
     "Limits",
     "Outcome",
@@ -51,6 +52,7 @@ LOST = "its connection"  # the same of a host
 NODE_FAILED = "its node failed"  # of a host that the scheduler has given up, says its launcher
 # The same of what did not come: hosts of which nothing was heard in time, a host that ssh does not reach.
 NOT_STARTED, UNREACHED = "not started", "not reached"
+UNREACHED_BY_ALL = "no other host reaches it"  # how what is held against such a host begins
 CANNOT_START = "cannot start"  # of a host whose agent says that it lacks what its ranks need
 
 _REFUSED = 125
@@ -382,9 +384,11 @@ class Outcome:
         self.failures = failures or []
         self.notes: list[str] = []
         self.stopped = False
+        self.blamed: dict[str, str] = {}  # hosts at which it lies that no rank could begin, and why
         self.lost: list[str] = []  # hosts whose agent went away before anything was stopped
         self.step: int | None = None  # the furthest that a rank which has ended had told
 
     def blames(self) -> dict[str, str]:
-        """Return the hosts that lack what their ranks need, and what each has said of it."""
-        return {one.host: one.how.partition("; ")[0] for one in self.failures if one.host and one.why == CANNOT_START}
+        """Return the hosts that lack what their ranks need, and what each, or a watcher, has said of it."""
+        said = {one.host: one.how.partition("; ")[0] for one in self.failures if one.host and one.why == CANNOT_START}
+        return {**self.blamed, **said}

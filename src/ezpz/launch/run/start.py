@@ -7,12 +7,11 @@ import shlex
 import sys
 import time
 
-from ezpz.errors import LaunchError
+from ezpz.errors import EzpzError, LaunchError
 from ezpz.files import private_folder
 from ezpz.interrupt import Raising
 from ezpz.launch import record
 from ezpz.launch.host import connection, local_socket
-from ezpz.launch.host.payload import pack
 from ezpz.launch.host.rank_start import be
 from ezpz.launch.host.start_agent import run_local
 from ezpz.launch.limits import FILES_OF_HOST, FILES_OF_MPI, FILES_OF_RANK, FILES_OF_SSH, make_room, shortage
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.run.control import Control
     from ezpz.launch.run.failures import Limits
-    from ezpz.launch.run.preflight import Preflight
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
 
@@ -51,7 +49,6 @@ def supervise(
     control: Control,
     limits: Limits,
     screen: Screen,
-    preflight: Preflight,
     *,
     folder: str = "",
     wall: Wall | None = None,
@@ -65,7 +62,6 @@ def supervise(
         control: Where its agents connect; closed when the run is over.
         limits: What the user allows the run.
         screen: Where output goes.
-        preflight: What is known of the hosts, and judges what is found.
         folder: Folder of run.json, or empty.
         wall: When the end of the job's wall time is to be announced.
         began: When the launch began, in seconds since 1970.
@@ -77,10 +73,10 @@ def supervise(
     _make_room(plan)
     kind = _AgentsRun if plan.by_hosts else _LocalRun if plan.flavour is None else _LauncherRun
     run = kind(plan, limits, control, screen, wall, shares_terminal=plan.supervision.keeps_terminal)
-    run.preflight = preflight
     run.launch, run.folder, run.began = plan.supervision.launch_id, folder, began
     run.address = asking_address(run.launch)
     run.more = dict(more or {})
+    run.watch.prepare()
     return run.run()
 
 
@@ -89,7 +85,8 @@ class _Run(Supervisor):
 
     _begun: dict[str, Any]  # what run.json holds so far
     more: dict[str, Any]  # what it holds besides
-    _watched: dict[str, Any]  # what watchers add to it at the end
+    _of_start: dict[str, Any]  # what watchers add to it at the start,
+    _watched: dict[str, Any]  # and at the end
 
     def start_programs(self) -> None:
         """Start what brings up the ranks."""
@@ -108,7 +105,7 @@ class _Run(Supervisor):
                 Raising.raise_dropped()  # from now on each is heard by the supervisor
                 with self:
                     if self.plan.is_here:
-                        self._look_here(index)
+                        self._ask_watchers(index)
                     self.start_programs()
                     self._begun = self._keep_first_record(index)
                     outcome = self.wait()
@@ -125,20 +122,16 @@ class _Run(Supervisor):
                     self.say(f"note: {reason}")
         return outcome.code
 
-    def _look_here(self, index: record.Index) -> None:
-        """Look at this host, the only one.
+    def _ask_watchers(self, index: record.Index) -> None:
+        """Ask watchers whether ranks may begin on this host, the only one, before anything is started.
 
         Raises:
-            EzpzError: The ranks must fail.
+            EzpzError: They may not.
         """
-        refusal = self.preflight.look_here(self.plan)
-        error = refusal.error if refusal else None
-        if not error and (text := self.refusal()):
-            error = LaunchError(f"cannot start: {text}")
-        if error:
+        refusal = self.refusal()
+        if refusal:
             self._begun = self._keep_first_record(index)
-            raise error
-        self.note_findings()
+            raise refusal if isinstance(refusal, EzpzError) else LaunchError(f"cannot start: {refusal}")
 
     def all_train(self) -> None:
         """Write the stages of the start into run.json while the ranks train, for `ezpz startup`."""
@@ -163,7 +156,8 @@ class _Run(Supervisor):
 
             started = wall.starts(os.environ)  # a chain of jobs has asked the scheduler where no variable says it
             fields["job_started"] = fields.get("job_started") if started is None else started
-        fields["check"] = self.preflight.record(self.plan, self.found)
+        self._of_start = self.watch.parts("of_start", fields)
+        fields.update(self._of_start)
         placed = fields["plan"]
         entry = {
             "started": self.began,
@@ -203,7 +197,7 @@ class _Run(Supervisor):
             "stages": self.stages.summary(),
             "silent": self.world.silent(),
             "lost": outcome.lost,
-            "blames": {**self.preflight.blames, **outcome.blames()},
+            "blames": outcome.blames(),
             "step": outcome.step,
             "began": self.world.begun,
             "job_ends": self.job_ends(),
@@ -213,10 +207,11 @@ class _Run(Supervisor):
             "causes": [],
             "run_folder": self._run_folder or None,
             "notes": outcome.notes,
-            "check": self.preflight.record(self.plan, self.found),
             "launcher_words": self.launcher_words(),
         }
-        self._watched = self.watch.parts(outcome, {**begun, **more})
+        known = {name: value for name, value in {**begun, **more}.items() if name not in self._of_start}
+        more.update(self.watch.parts("of_start", known))
+        self._watched = self.watch.parts("end", {**begun, **more}, outcome)
         more.update(self._watched)
         return record.ended({**begun, **more}, outcome.code, time.time(), stopped=outcome.stopped)
 
@@ -441,6 +436,8 @@ class _Payload:
     """
 
     def __init__(self, plan: LaunchPlan, folder: str) -> None:
+        from ezpz.launch.host.payload import pack
+
         payload = pack(list(plan.command), plan.agent_environment())
         self.path = os.path.join(folder, f"agents-{os.urandom(4).hex()}")
         self._has_name = False

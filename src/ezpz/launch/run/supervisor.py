@@ -9,7 +9,7 @@ import os
 import signal
 import time
 
-from ezpz.errors import shell_code
+from ezpz.errors import EzpzError, shell_code
 from ezpz.launch import messages
 from ezpz.launch.backlog import keep_freed_memory
 from ezpz.launch.host import process_tree
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from ezpz.launch.run.child import Child
     from ezpz.launch.run.control import Control
     from ezpz.launch.run.failures import Limits
-    from ezpz.launch.run.preflight import Preflight
     from ezpz.launch.run.requests import Requests
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
@@ -82,7 +81,6 @@ _NO_ANSWER = 22.0  # and until one that does not answer is lost: about as long a
 _LOOK_FOR_REQUESTS = 2.0  # seconds between two looks for what other hosts ask
 _HUNG_UP = 5.0  # seconds for agents to kill their ranks, and for the programs that started them to end
 _TIME_LIMIT = 124
-_CHECK = 0.3  # seconds for the agents of other hosts to report the same
 _REFUSED = 125
 _STDERR = 2
 
@@ -113,11 +111,7 @@ class Supervisor:
         address: Where ``ezpz stacks`` asks; empty where it cannot.
         signals: What reaches the launcher from outside, a context manager.
         began: When the launch began, in seconds since 1970.
-        preflight: What is known of the hosts.
-        found: What it was worth a word, and has been shown.
     """
-
-    preflight: Preflight
 
     def __init__(
         self,
@@ -132,7 +126,6 @@ class Supervisor:
         self.plan, self.limits, self.control, self.screen = plan, limits, control, screen
         self.launch = self.folder = self.address = ""
         self.began = time.time()
-        self.found: list[str] = []
         self.outcome = Outcome()
         self.stages = Stages()
         self.world = World(plan)
@@ -151,7 +144,7 @@ class Supervisor:
         self._killed = False  # whether SIGKILL has been sent
         self._kept = KeptTerm(self.loop, self.say, self._pass_kept_on)
         self.watch = Watchers(control.settings.watchers, "launcher", self._handle, self.note, self._kept.drop_of)
-        self._watchers_agree: bool | None = None  # that ranks begin; None before they were asked
+        self._were_asked = False  # watchers, whether ranks may begin
         self._run_folder = ""
         self._hold = 0  # what agents were last told of that: `messages.Hold`
         self._kills_at = -math.inf  # when the scheduler kills what still runs, after its SIGTERM
@@ -262,12 +255,6 @@ class Supervisor:
         if text not in self.outcome.notes:
             self.outcome.notes.append(text)
             self.say(f"note: {text}")
-
-    def note_findings(self) -> None:
-        """Write a line for each thing that was found on the hosts and stops no rank."""
-        for text in self.preflight.notes(self.plan):
-            self.found.append(text)
-            self.note(text)
 
     def _over(self) -> bool:
         if self.children.alive or not self.children.drained:
@@ -582,36 +569,27 @@ class Supervisor:
         """Let all ranks begin, and give them the signals that came before; nothing has failed so far."""
         if self.world.begun or self.stopping or self.outcome.failures:
             return
-        if not self._may_begin() or not self._watchers_let_begin():
+        refusal = self.refusal()
+        if refusal:
+            self._refuse(refusal)
             return
-        if self.preflight.level.value != "off":
-            self.note_findings()
         self.world.begun = True
         self.control.order(messages.Begin())
         for number in self._waiting_signals:
             self._send(number)
 
-    def _may_begin(self) -> bool:
-        """Stop a launch whose ranks must fail on the hosts as they were found; tell whether they need not."""
-        refusal = None if self.world.begun or self.stopping else self.preflight.refusal(self.plan)
-        if refusal:
-            text = refusal.text.removesuffix(".")
-            self.blame(Failure("cannot start:", text, refusal.error.exit_code, time.time()))
-        return not refusal
-
-    def refusal(self) -> str:
+    def refusal(self) -> str | EzpzError:
         """Return why watchers let no rank begin; empty where they do. They are asked once."""
-        if self._watchers_agree is None:
-            refusals = [text for text in self.watch.before_begin() if text]
-            self._watchers_agree = not refusals
-            return refusals[0] if refusals else ""
-        return ""
+        if self._were_asked:
+            return ""
+        self._were_asked = True
+        return next(filter(None, self.watch.before_begin()), "")
 
-    def _watchers_let_begin(self) -> bool:
-        text = self.refusal()
-        if text:
-            self.blame(Failure("cannot start:", text, _REFUSED, time.time()))
-        return not text
+    def _refuse(self, why: str | EzpzError) -> None:
+        """Let no rank begin, if none has."""
+        if not (self.world.begun or self.stopping):
+            code = why.exit_code if isinstance(why, EzpzError) else _REFUSED
+            self.blame(Failure("cannot start:", str(why).removesuffix("."), code, time.time()))
 
     def _handle(self, name: str, config: str, guarded: Callable[..., Any]) -> LauncherHandle:
         """Return what a watcher may do here."""
@@ -621,6 +599,8 @@ class Supervisor:
         handle.began, handle.job_ends, handle.reached = self.began, self.job_ends, self.stages.reached
         handle.overdue = self._overdue
         handle.order, handle.end_run, handle.end_overdue = self._order, self.end_run, self._end_overdue
+        handle.refuse = self._refuse
+        handle.blame = lambda host, why: self.outcome.blamed.update({str(host): str(why)})
         handle.is_stopping = lambda: self.stopping
         handle.answered, handle.is_asked, handle.answer = self._go_on, self._is_asked, self._answer
         handle.keep_terms, handle.keeps_term = self._keep_terms, lambda: bool(self._kept)
@@ -748,7 +728,7 @@ class Supervisor:
     def _hear(self, index: int, message: Message) -> None:
         if isinstance(message, messages.Hello):
             self._agent_came(index, message)
-        elif isinstance(message, messages.Up | messages.Partial | messages.Looked):
+        elif isinstance(message, messages.Up | messages.Partial):
             self._hear_of_start(index, message)
         elif isinstance(message, messages.Recording | messages.Stages | messages.Finished):
             self._hear_of_work(self.world.host(index), message)
@@ -763,12 +743,9 @@ class Supervisor:
         elif not self.watch.hear(message, index):
             self._hear_of_failure(self.world.host(index), message)
 
-    def _hear_of_start(self, index: int, message: messages.Up | messages.Partial | messages.Looked) -> None:
+    def _hear_of_start(self, index: int, message: messages.Up | messages.Partial) -> None:
         if isinstance(message, messages.Partial):
             self.world.partly(index, message.have)
-        elif isinstance(message, messages.Looked):
-            self.preflight.hear(index, message)
-            self.loop.after("check", _CHECK, self._may_begin)
         else:
             self.world.up(index, message)
             if self.world.complete:

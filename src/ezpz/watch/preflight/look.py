@@ -3,7 +3,7 @@
 Only what the launch will touch anyway is touched: the folders where its Python looks for modules are listed, the script
 is asked for its size and time, and the port where the ranks will meet is called once. No file but ``pyvenv.cfg``, which
 Python itself reads first, is opened; nothing is imported for a version, and no other mount or service is asked.
-`ezpz.launch.run.preflight` says what is wrong with the answers, and `ezpz doctor` looks at everything else.
+`ezpz.watch.preflight.launcher` says what is wrong with the answers, and `ezpz doctor` looks at everything else.
 """
 
 from __future__ import annotations
@@ -14,38 +14,23 @@ import re
 import select
 import socket
 
-from ezpz.cluster.installed import installed_versions
 from ezpz.cluster.network import missing_interfaces, route_to
 from ezpz.files import find_program
-from ezpz.launch.messages import Look, Looked
+from ezpz.interpreter import is_python
+from ezpz.watch.preflight.messages import Looked
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["LIMIT", "look", "look_beside", "script_of"]
+    from ezpz.watch.preflight.messages import Look
 
-LIMIT = 2.0  # seconds that ranks wait at most for what this finds; it takes some milliseconds where nothing is wrong
+__all__ = ["look", "look_beside"]
+
 _ANSWER = 1.5  # seconds for the host where the ranks meet to answer, if only with a refusal
 _MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # options of Python that take the next word
 _MOST_DEVICES = 64  # of a host, see `Looked`
 _PACKAGES = ("torch", "ezpz")
-
-
-def script_of(command: Sequence[str]) -> str:
-    """Return the file that Python runs in a command line, as it is written; empty where that is none."""
-    if not command or not _is_python(command[0]):
-        return ""
-    words = iter(command[1:])
-    for word in words:
-        if word in _WITH_VALUE:
-            next(words, "")
-        elif word.startswith(("-c", "-m")) or word == "-":
-            return ""
-        elif not word.startswith("-"):
-            return word
-    return ""
 
 
 def look(
@@ -127,15 +112,13 @@ class Answer:
         self.problem = ""
 
 
-def _is_python(program: str) -> bool:
-    return re.fullmatch(r"python[0-9.]*", os.path.basename(program)) is not None
-
-
 def _python(program: str, environ: Mapping[str, str]) -> tuple[str, str, dict[str, str]]:
     """Return the path of the Python that ranks run, its version, and those of packages; empty where it is none."""
-    path = find_program(program, environ.get("PATH", os.defpath)) if _is_python(program) else ""
+    path = find_program(program, environ.get("PATH", os.defpath)) if is_python(program) else ""
     if not path:
         return "", "", {}
+    from ezpz.cluster.installed import installed_versions  # of no use to other programs
+
     real, prefix = os.path.realpath(path), os.path.dirname(os.path.dirname(os.path.abspath(path)))
     settings = _settings(os.path.join(prefix, "pyvenv.cfg"))
     prefixes = [prefix] if settings else []

@@ -1,6 +1,6 @@
 """Judge what the hosts of a launch look like before its ranks begin: what must fail is refused, the rest noted once.
 
-`ezpz.launch.host.look` finds the facts: agents on their hosts, or this process where all ranks run here.
+`ezpz.watch.preflight.look` finds the facts: agents on their hosts, or this process where all ranks run here.
 ``--check full`` asks `ezpz doctor` first, for all else that it knows.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import time
+from functools import cache
 
-from ezpz.cluster.comparing import listed, majority, minorities
 from ezpz.errors import EzpzError, MachineError, UsageError
-from ezpz.launch.messages import NO_LOOK, Look, Looked
-from ezpz.launch.shim_messages import to_fields
+from ezpz.interpreter import module_line, script_of
+from ezpz.launch.run.failures import UNREACHED_BY_ALL
+from ezpz.launch.watchers import LauncherHandle, LauncherSide
 from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -21,16 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from ezpz.launch.flavours.request import Setting
+    from ezpz.launch.messages import Message
     from ezpz.launch.plan import LaunchPlan
+    from ezpz.watch.preflight.messages import Looked
 
-__all__ = ["UNREACHED_BY_ALL", "Preflight", "Refusal"]
+__all__ = ["Preflight", "Refusal", "refusals"]
 
 _EXCLUDED = 3  # hosts of one value that a cure leaves out
 _LEAST = 64 << 20  # bytes that should be free where a launch writes
 _FULL = 120  # seconds for `ezpz doctor`
 _RECORDED = 1024  # hosts whose facts are in run.json; of more, what was found alone
-UNREACHED_BY_ALL = "no other host reaches it"  # how the words against such a host begin
+_TOGETHER = 0.3  # seconds for the agents of other hosts to report the same
 
 
 class Refusal(NamedTuple):
@@ -56,131 +58,152 @@ def _by_user(text: str) -> Refusal:
     return Refusal(text, {}, is_users=True)
 
 
-class Preflight:
-    """What is known of the hosts of one launch before its ranks begin.
+class _Doctor(NamedTuple):
+    """What `ezpz doctor` has answered: findings and facts, or why it gave none."""
 
-    Args:
-        level: ``fast``, ``full`` or ``off``, and who chose it.
-        command: What every rank runs.
-        own_devices: Whether each rank of a host has a device of its own.
-    """
+    findings: Sequence[dict[str, Any]] = ()
+    facts: Sequence[dict[str, Any]] = ()
+    problem: str = ""
 
-    def __init__(self, level: Setting, command: Sequence[str], *, own_devices: bool) -> None:
-        self.level = level
-        self._command, self._own_devices = command, own_devices
+
+class Preflight(LauncherSide):
+    """What is known of the hosts of one launch before its ranks begin."""
+
+    def __init__(self, handle: LauncherHandle) -> None:
+        super().__init__(handle)
+        self._plan, self._level = handle.plan, handle.plan.context.check
         self._looked: dict[int, Looked] = {}
-        self._more: list[dict[str, Any]] = []  # findings of `ezpz doctor`
-        self._facts: list[dict[str, Any]] = []
+        self._doctor = _Doctor()
+        self._noted: list[str] = []
         self._seconds = 0.0
         self._refused: Refusal | None = None
+        self._is_over = False  # ranks begin, or never will
 
-    @property
-    def request(self) -> Look:
-        """What agents are to look at."""
-        if self.level.value == "off":
-            return NO_LOOK
-        from ezpz.launch.host.look import script_of
-
-        try:
-            folder = os.getcwd()
-        except OSError:  # it was removed
-            folder = ""
-        program = self._command[0] if self._command else ""
-        script = script_of(self._command)
-        return Look(wanted=True, program=program, script=script, folder=folder, own_devices=self._own_devices)
-
-    def hear(self, index: int, looked: Looked) -> None:
-        """Take what the agent of the host with this index has found."""
-        self._looked[index] = looked
-
-    @property
-    def blames(self) -> dict[str, str]:
-        """The hosts at which it lies that no rank may begin, and why."""
-        return dict(self._refused.blames) if self._refused else {}
-
-    def look_here(self, plan: LaunchPlan) -> Refusal | None:
-        """Look at this host, where all ranks run; return why they must fail, if they must."""
-        if self.level.value == "off":
-            return None
-        from ezpz.launch.host.look import look
-
+    def prepare(self) -> None:
+        """Ask `ezpz doctor` about all hosts, for ``--check full``."""
+        if self._level.value != "full":
+            return
         begun = time.monotonic()
-        environ, log_dir = plan.rank_environment(0), plan.supervision.agent_settings["log_dir"]
-        self._looked[0] = look(self.request, environ, log_dir, plan.placement.counts[0], first=True)
+        self._doctor = _ask_doctor(
+            "" if self._plan.is_here else ",".join(self._plan.placement.hosts), script_of(self._plan.command)
+        )
         self._seconds += time.monotonic() - begun
-        return self.refusal(plan)
+        if self._doctor.problem:
+            self.handle.say(f"note: {self._doctor.problem}")
 
-    def refusal(self, plan: LaunchPlan) -> Refusal | None:
+    def hear(self, host: int, report: Message) -> None:
+        """Take what the agent of the host with this index has found, and see soon whether ranks must fail."""
+        self._looked[host] = report  # type: ignore[assignment]  # there is no other report
+        if not self._is_over:
+            self.handle.after(_TOGETHER, self._judge)
+
+    def before_begin(self) -> str | EzpzError:
+        """Refuse what must fail, and note the rest."""
+        self._is_over = True
+        if self._plan.is_here and self._level.value != "off":
+            self._look_here()
+        refusal = self._refusal()
+        if refusal:
+            return refusal.error
+        for text in self._notes():
+            self._noted.append(text)
+            self.handle.note(text)
+        return ""
+
+    def of_start(self) -> Mapping[str, Any]:
+        """Return what ``run.json`` says."""
+        return {"check": self._record()}
+
+    def _look_here(self) -> None:
+        """Look at this host, where all ranks run."""
+        from ezpz.watch.preflight.look import look
+        from ezpz.watch.preflight.messages import Look
+
+        begun, plan = time.monotonic(), self._plan
+        environ, log_dir = plan.rank_environment(0), plan.supervision.agent_settings["log_dir"]
+        request = Look.of(self.handle.config)
+        self._looked[0] = look(request, environ, log_dir, plan.placement.counts[0], first=True)
+        self._seconds += time.monotonic() - begun
+
+    def _judge(self) -> None:
+        if self._is_over or self.handle.is_stopping():
+            return
+        refusal = self._refusal()
+        if refusal:
+            self.handle.refuse(refusal.error)
+
+    def _refusal(self) -> Refusal | None:
         """Return why ranks must fail, as far as hosts have answered; None where they need not."""
         if not self._refused:
-            self._refused = next(_refusals(self._by_name(plan), plan), None)
+            self._refused = next(refusals(self._by_name(), self._plan), None)
+            for host, why in self._refused.blames.items() if self._refused else ():
+                self.handle.blame(host, why)
         return self._refused
 
-    def notes(self, plan: LaunchPlan) -> list[str]:
+    def _notes(self) -> list[str]:
         """Return what else the user should know, each with what to type."""
-        more = [f"{each['text']}; {each['cure']}" for each in self._more]
-        return [*more, *_notes(self._by_name(plan), plan)]
+        more = [f"{each['text']}; {each['cure']}" for each in self._doctor.findings]
+        return [*more, *_notes(self._by_name(), self._plan)]
 
-    def record(self, plan: LaunchPlan, said: Sequence[str]) -> dict[str, Any]:
-        """Return what ``run.json`` says."""
+    def _record(self) -> dict[str, Any]:
+        from ezpz.launch.shim_messages import to_fields
+
         hosts = {}
         if len(self._looked) <= _RECORDED:
-            for name, looked in self._by_name(plan).items():
+            for name, looked in self._by_name().items():
                 fields = {key: value for key, value in to_fields(looked).items() if value not in ("", [], -1)}
                 hosts[name] = {key: value for key, value in fields.items() if key not in {"host", "place", "machine"}}
+        doctor = {"findings": list(self._doctor.findings), "facts": list(self._doctor.facts)}
         return {
-            "level": self.level.value,
-            "origin": self.level.origin,
+            "level": self._level.value,
+            "origin": self._level.origin,
             "seconds": round(self._seconds, 3),
             "answered": len(self._looked),
             "refused": self._refused.text if self._refused else None,
-            "notes": list(said),
+            "notes": list(self._noted),
             "hosts": hosts,
-            **({"doctor": {"findings": self._more, "facts": self._facts}} if self.level.value == "full" else {}),
+            **({"doctor": doctor} if self._level.value == "full" else {}),
         }
 
-    def ask_doctor(self, hosts: Sequence[str], *, is_here: bool) -> str:
-        """Ask `ezpz doctor` about all hosts, for ``--check full``; return why it gave no answer, or an empty text."""
-        import json
-        import subprocess
-
-        from ezpz.interpreter import module_line
-
-        begun = time.monotonic()
-        script = self.request.script
-        chosen = [] if is_here else ["--hosts", ",".join(hosts)]
-        line = [*module_line("ezpz"), "doctor", "--json", *chosen, *([script] if script else [])]
-        try:
-            done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=_FULL, check=False)
-            answer = json.loads(done.stdout)
-        except subprocess.TimeoutExpired:
-            return f"`ezpz doctor` gave no answer within {_FULL} s"
-        except (OSError, ValueError):
-            words = done.stderr.decode(errors="replace").strip().splitlines()
-            return f"`ezpz doctor` gave no answer: {words[-1] if words else f'it ended with {done.returncode}'}"
-        finally:
-            self._seconds += time.monotonic() - begun
-        # A launch sets those variables itself, whatever this shell holds.
-        self._more = [each for each in answer["findings"] if each["check"] != "stale"]
-        self._facts = answer["facts"]
-        return ""
-
-    def _by_name(self, plan: LaunchPlan) -> dict[str, Looked]:
+    def _by_name(self) -> dict[str, Looked]:
         """Return what was found by the names of the plan, hosts in their order."""
-        hosts = plan.placement.hosts
+        hosts = self._plan.placement.hosts
         return {hosts[index]: self._looked[index] for index in sorted(self._looked) if 0 <= index < len(hosts)}
+
+
+@cache  # a launch whose port is taken starts again
+def _ask_doctor(hosts: str, script: str) -> _Doctor:
+    """Ask `ezpz doctor` about these hosts; about this one where there are none."""
+    import json
+    import subprocess
+
+    chosen = ["--hosts", hosts] if hosts else []
+    line = [*module_line("ezpz"), "doctor", "--json", *chosen, *([script] if script else [])]
+    try:
+        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=_FULL, check=False)
+        answer = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return _Doctor(problem=f"`ezpz doctor` gave no answer within {_FULL} s")
+    except (OSError, ValueError):
+        words = done.stderr.decode(errors="replace").strip().splitlines()
+        return _Doctor(
+            problem=f"`ezpz doctor` gave no answer: {words[-1] if words else f'it ended with {done.returncode}'}"
+        )
+    # A launch sets those variables itself, whatever this shell holds.
+    return _Doctor([each for each in answer["findings"] if each["check"] != "stale"], answer["facts"])
 
 
 # What must fail.
 
 
-def _refusals(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[Refusal]:
+def refusals(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[Refusal]:
+    """Yield why ranks of a plan must fail, by what was found on hosts that have answered."""
     several = len(plan.placement.hosts) > 1
     absent = {name: looked.folder_problem for name, looked in hosts.items() if looked.folder_problem}
     if absent:
         problem = next(iter(absent.values()))
         text = (
-            f"the working folder {_where()} is missing on {listed([*absent])}: {problem}; "
+            f"the working folder {_where()} is missing on {_listed([*absent])}: {problem}; "
             f"expected it on every host. Start in a folder that they share{_leave_out([*absent], several)}."
         )
         yield _of_hosts(text, absent, hosts, f"the working folder {_where()} is missing there")
@@ -224,15 +247,13 @@ def _one_machine(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[Refu
 
 def _unread(unread: Mapping[str, str], hosts: Mapping[str, Looked], plan: LaunchPlan) -> Refusal:
     """Return the refusal for a script that these hosts cannot read."""
-    from ezpz.launch.host.look import script_of
-
     script, names = script_of(plan.command), [*unread]
     several, problem = len(plan.placement.hosts) > 1, unread[names[0]]
     if not several and problem == os.strerror(errno.ENOENT):
         from ezpz.launch.run.failures import no_script
 
         return _by_user(no_script(os.path.abspath(script)))
-    on = f" on {listed(names)}" if several else ""
+    on = f" on {_listed(names)}" if several else ""
     text = (
         f"cannot read {script}{on} (from the command line): {problem}; expected a script"
         f"{' that every host has' if several else ''}. Check the path{_leave_out(names, several)}."
@@ -297,7 +318,7 @@ def _notes(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
             missing.setdefault(each, []).append(name)
     for each, names in missing.items():
         there, variable = ", ".join(hosts[names[0]].interfaces), each.partition("=")[0]
-        yield f"{each} names no interface on {listed(names)}; there are {there}. Run `unset {variable}`"
+        yield f"{each} names no interface on {_listed(names)}; there are {there}. Run `unset {variable}`"
     full: dict[str, list[str]] = {}
     for name, looked in hosts.items():
         for what, path, free in looked.room:
@@ -305,7 +326,7 @@ def _notes(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
                 shown = "" if path == os.curdir else f" ({path})"
                 full.setdefault(f"{what}{shown} has {free >> 20} MiB left", []).append(name)
     for text, names in full.items():
-        yield f"on {listed(names)} {text}. Make room, or choose another folder"
+        yield f"on {_listed(names)} {text}. Make room, or choose another folder"
     if len(hosts) > 1:
         yield from _cut_off_notes(hosts, plan)
         yield from _same_address(hosts)
@@ -319,7 +340,7 @@ def _cut_off_notes(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[st
     if cut:
         name, problem = next(iter(cut.items()))
         yield (
-            f"{listed(list(cut))} cannot reach {plan.address.value}, where the ranks meet: {problem}. Correct "
+            f"{_listed(list(cut))} cannot reach {plan.address.value}, where the ranks meet: {problem}. Correct "
             f"/etc/hosts, DNS or the network of {name}, or leave it out: `--exclude {','.join(cut)}`"
         )
 
@@ -333,13 +354,15 @@ def _same_address(hosts: Mapping[str, Looked]) -> Iterator[str]:
     for address, names in owners.items():
         if len(names) > 1:
             yield (
-                f"{listed(list(names.values()))} have the same address {address} on the interface that leads to rank 0."
-                " Name another one: `export GLOO_SOCKET_IFNAME=NAME NCCL_SOCKET_IFNAME=NAME`"
+                f"{_listed(list(names.values()))} have the same address {address} on the interface that leads to rank "
+                "0. Name another one: `export GLOO_SOCKET_IFNAME=NAME NCCL_SOCKET_IFNAME=NAME`"
             )
 
 
 def _differences(hosts: Mapping[str, Looked]) -> Iterator[str]:
     """Compare by majority: "torch 2.12.0 on n03, 2.13.0 on 2 hosts"."""
+    from ezpz.cluster.comparing import majority, minorities
+
     rows: dict[str, Callable[[Looked], str]] = {
         "Python": lambda looked: looked.version,
         "torch": lambda looked: looked.torch,
@@ -356,13 +379,19 @@ def _differences(hosts: Mapping[str, Looked]) -> Iterator[str]:
     older = [name for name, when in times.items() if when < usual]
     if older and len(sizes) == 1 and 2 * count > len(times):  # copies made on each host have all times
         yield (
-            f"the script is older on {listed(older)} than on {count} hosts. Copy it again if it is not the same, or "
+            f"the script is older on {_listed(older)} than on {count} hosts. Copy it again if it is not the same, or "
             f"leave out what is old: `--exclude {','.join(older)}`"
         )
 
 
+def _listed(names: Sequence[str]) -> str:
+    from ezpz.cluster.comparing import listed  # most launches have nothing to list
+
+    return listed(names)
+
+
 def _leave_out(names: Sequence[str], several: bool) -> str:
-    return f", or leave {listed(names)} out: `--exclude {','.join(names)}`" if several else ""
+    return f", or leave {_listed(names)} out: `--exclude {','.join(names)}`" if several else ""
 
 
 def _counts(plan: LaunchPlan) -> dict[str, int]:
