@@ -115,6 +115,20 @@ def test_degrees_that_do_not_fit_are_refused_on_every_rank():
     assert get_mesh() is before
 
 
+@pytest.mark.parametrize(
+    ("wished", "said"),
+    [
+        ({"ep": 2}, r"unknown degree ep=2 \(from init_mesh\); expected dp_replicate, dp_shard, cp, tp or pp\. Type"),
+        ({"dp": 2}, "Type dp_shard= for ranks that share the weights"),
+        ({"dp_shards": 2}, "Did you mean dp_shard"),
+        ({"qqq": 2}, r"tp or pp\.$"),
+    ],
+)
+def test_a_degree_that_does_not_exist_is_named(wished, said):
+    with pytest.raises(UsageError, match=said):
+        init_mesh(**wished)
+
+
 def test_a_host_of_the_plan_bounds_tensor_parallel(monkeypatch):
     monkeypatch.setenv("EZPZ_PLACEMENT", "3,1")
     with pytest.raises(UsageError, match=r"tp=2 does not fit inside hosts of 1 and 3 ranks.*tp_across_hosts=True"):

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,6 +67,8 @@ def test_what_a_loss_function_may_return():
 LOSS = torch.tensor(1.0)
 LOSSES = {
     "expected a mean": [3.0, (LOSS, 1, 2, {}), ({},)],
+    r"Return `output\.loss`; metrics may follow": [SimpleNamespace(loss=LOSS), (SimpleNamespace(loss=LOSS), 4)],
+    r"Return `output\[\"loss\"\]`": [{"loss": LOSS, "accuracy": 0.5}],
     # 0.0 and 1.0 are whole, and an accuracy
     "unusable count": [(LOSS, each) for each in ("4", torch.ones(2), 4.0, 0.0, True, torch.tensor(1.0), None)],
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.dist.device import get_torch_device_type
 from ezpz.dist.job import this_rank
-from ezpz.errors import MachineError, UsageError
+from ezpz.errors import MachineError, UsageError, did_you_mean
 from ezpz.ranks import expand_counts, of_this_launch
 
 if TYPE_CHECKING:
@@ -262,6 +262,7 @@ def init_mesh(
     *,
     device_type: str | None = None,
     tp_across_hosts: bool = False,
+    **unknown: object,
 ) -> DeviceMesh:
     """Arrange all ranks in a mesh, and remember it for `get_mesh`.
 
@@ -277,16 +278,19 @@ def init_mesh(
         device_type: ``cuda``, ``xpu``, ``cpu``, …; by default the device's own, and ``cpu`` where the process group
             moves only CPU tensors.
         tp_across_hosts: Let tensor parallel cross hosts.
+        **unknown: Refused, with the names that there are.
 
     Returns:
         A mesh with the dimensions of `DIMENSIONS` in that order, those of size 1 left out except ``dp_shard``.
 
     Raises:
         MachineError: There is no process group yet.
-        UsageError: The degrees do not multiply to the world, or tensor parallel does not fit inside a host.
+        UsageError: The degrees do not multiply to the world, tensor parallel does not fit inside a host, or there is
+            no degree of a name.
     """
     from torch.distributed.device_mesh import init_device_mesh
 
+    _refuse_unknown(unknown)
     world = _world("init_mesh")
     sizes = {"dp_replicate": dp_replicate, "dp_shard": dp_shard, "cp": cp, "tp": tp, "pp": pp}
     degrees = check_degrees(world.size(), sizes, tp_across_hosts=tp_across_hosts)
@@ -303,6 +307,23 @@ def init_mesh(
         keep_device(mesh.get_all_groups())
     _made.append(_Made(mesh, degrees, kind, world))
     return mesh
+
+
+# What others call an axis -> what to type here.
+_OTHER_AXES = {
+    "dp": "dp_shard= for ranks that share the weights of one copy, or dp_replicate= for copies",
+    "fsdp": "dp_shard=",
+    "sp": "cp= for ranks that share one sequence; sequence parallel comes with llama_plan() and tp=",
+    "ep": "the others alone: experts are not spread over ranks here",
+}
+
+
+def _refuse_unknown(unknown: Mapping[str, object]) -> None:
+    for name, value in unknown.items():
+        cure = f" Type {_OTHER_AXES[name]}." if name in _OTHER_AXES else did_you_mean(name, DIMENSIONS)
+        raise UsageError(
+            f"unknown degree {name}={value!r} (from init_mesh); expected dp_replicate, dp_shard, cp, tp or pp.{cure}"
+        )
 
 
 def check_degrees(world_size: int, sizes: Mapping[str, int], *, tp_across_hosts: bool = False) -> Degrees:

@@ -96,6 +96,13 @@ def _is_whole(dtype: Any) -> bool:
 
 def _unusable(parts: list[Any], more: Any) -> UsageError:
     shown = ", ".join(map(_described, parts)) + (", and a mapping" if more else "")
+    inside = [hasattr(each, "loss") for each in parts if hasattr(_loss_in(each), "backward")]
+    if inside:  # an output of transformers, or a dict as Lightning takes it
+        name = "output.loss" if inside[0] else 'output["loss"]'
+        return UsageError(
+            f"unusable loss ({shown}; from compute_loss): the loss is inside of it; expected the loss itself, a 0-d "
+            f'tensor. Return `{name}`; metrics may follow: `{name}, {{"accuracy": accuracy}}`.'
+        )
     if len(parts) == 2 and hasattr(parts[0], "backward"):
         return UsageError(
             f"unusable count ({shown}; from compute_loss): what follows the sum of the losses is how many tokens or "
@@ -106,6 +113,10 @@ def _unusable(parts: list[Any], more: Any) -> UsageError:
         f"unusable loss ({shown}; from compute_loss); expected a mean, (mean, metrics), (sum, count) or "
         "(sum, count, metrics): the loss a 0-d tensor, the count an int, metrics a dict."
     )
+
+
+def _loss_in(value: Any) -> Any:
+    return value.get("loss") if isinstance(value, Mapping) else getattr(value, "loss", None)
 
 
 def _described(value: Any) -> str:

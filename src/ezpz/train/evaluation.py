@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
+from ezpz.log import get_logger
 from ezpz.progress import patience
-from ezpz.train.counting import read_computed
+from ezpz.train.counting import IGNORED, ignored_targets, read_computed
 from ezpz.train.data.copying import moved
 from ezpz.train.data.prepare import Loader
 from ezpz.train.modes import kept_modes
@@ -52,7 +54,7 @@ def evaluate(
     """
     import torch
 
-    from ezpz.dist import all_reduce
+    from ezpz.dist import all_reduce, get_world_size
     from ezpz.dist.buffers import share_buffers
     from ezpz.dist.device import device as own_device
 
@@ -61,23 +63,36 @@ def evaluate(
     exact = torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
     found = _of_loader(batches) if isinstance(batches, Loader) else _of_all(batches)
     sums: dict[str, torch.Tensor] = {}
+    number, is_partial = 0, False
     count = torch.zeros((), dtype=exact, device=device)
     if isinstance(batches, Loader):
         batches.bind(model)
     with patience("evaluation", EVALUATION), torch.no_grad(), kept_modes(model):
         model.eval()
-        for batch, samples in found:
-            computed = compute(model, moved(batch if pick is None else pick(batch), device))
-            if samples:
-                count += _add(read_computed(computed, None), samples, sums, exact)
-            else:
-                _add(read_computed(computed, 0), 0, sums, exact)
+        for number, (batch, samples) in enumerate(found):
+            taken = moved(batch if pick is None else pick(batch), device)
+            computed = read_computed(compute(model, taken), None if samples else 0)
+            if not number:  # later ones are not looked at, as that would wait for the device
+                is_partial = bool(samples) and computed.count is None and ignored_targets(taken)
+            weight = _add(computed, samples, sums, exact)
+            count += weight if samples else 0
     if not sums:
         return {}
+    if is_partial and (number or get_world_size() > 1):
+        _warn_of_ignored()
     *added, counted = all_reduce(torch.stack([*sums.values(), count])).tolist()
     if not counted:
         return {}
     return {name: total / counted for name, total in zip(sums, added, strict=True)}
+
+
+@cache
+def _warn_of_ignored() -> None:
+    """Warn, once, of means over targets that are partly ignored."""
+    get_logger(__name__).warning(
+        f"the loss that is evaluated is a mean, and the first batch has ignored targets ({IGNORED}): a batch weighs as "
+        "many samples as it has, however few of their tokens count. Return (sum, count) to weigh every token alike."
+    )
 
 
 def _of_loader(loader: Loader) -> Iterator[tuple[Any, int]]:
