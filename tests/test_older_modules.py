@@ -48,7 +48,7 @@ def test_a_name_that_is_not_here_is_answered_by_what_to_use(subtests):
         "from ezpz.dist import init_process_group": "use ezpz.setup_torch()",
         "from ezpz.distributed import get_device": "use ezpz.device()",
         "from ezpz.log import get_logging_config": "use ezpz.get_logger",
-        "from ezpz.log.config import something": 'the page "Older scripts"',
+        "from ezpz.log.config import something": "'something': the page \"Older scripts\"",
         "from ezpz.profile import profiling_context_from_args": "ezpz.add_profile_option",
     }.items():
         with subtests.test(line):

@@ -249,7 +249,7 @@ def refuse(module: str, name: str, known: Iterable[str], frame: FrameType) -> No
     else:
         text += (
             did_you_mean(name, known).replace(" Did", ". Did")
-            or '": the page "Older scripts" of the documentation lists what to use instead'
+            or ': the page "Older scripts" of the documentation lists what to use instead'
         )
     from opcode import opmap
 

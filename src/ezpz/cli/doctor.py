@@ -158,11 +158,14 @@ def _request(options: Namespace) -> dict[str, Any]:
         shm: shm if Path(shm).is_dir() else "",
         **dict.fromkeys(_CACHES, ""),
     }
+    stale = stale_variables(os.environ)
+    if stale.get("WORLD_SIZE") == os.environ.get("EZPZ_WORLD_SIZE"):  # ezpz_setup_job has exported both
+        stale.pop("WORLD_SIZE", None)
     return {
         "folder": folder,
         "script": script,
         "places": places,
-        "stale": stale_variables(os.environ),
+        "stale": stale,
         "full": options.full,
         "compute": options.full,
     }
