@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 import ezpz
+from ezpz.dist import mesh as meshes
 from ezpz.errors import UsageError
 from ezpz.train import ImageBatches, Loop, evaluate
 
@@ -28,6 +29,12 @@ def group_of_ranks():
     yield
     dist.barrier()
     ezpz.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def without_a_mesh():
+    """What a test before has made last is no mesh of this one."""
+    meshes._made.clear()
 
 
 class Rows:
