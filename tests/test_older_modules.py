@@ -49,6 +49,8 @@ def test_a_name_that_is_not_here_is_answered_by_what_to_use(subtests):
         "from ezpz.distributed import get_device": "use ezpz.device()",
         "from ezpz.log import get_logging_config": "use ezpz.get_logger",
         "from ezpz.log.config import something": "'something': the page \"Older scripts\"",
+        "from ezpz import gather_for_metrics": "use ezpz.train.evaluate, or ezpz.gather_objects",
+        "from ezpz import Accelerator": "use ezpz.setup_torch() and ezpz.prepare(",
         "from ezpz.profile import profiling_context_from_args": "ezpz.add_profile_option",
     }.items():
         with subtests.test(line):

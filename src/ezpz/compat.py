@@ -122,6 +122,9 @@ MODULES: dict[str, dict[str, str]] = {
 
 _TP = "ezpz.init_mesh(tp=…) and wrap_model(tp_plan=…)"
 _DEEPSPEED = 'a JSON file in DeepSpeed\'s own words, read by ezpz.load_ds_config, or wrap_model(model, "deepspeed")'
+_MICRO = "ezpz.accumulating(model, last=…) around forward and backward"
+_STATE = 'ezpz.checkpoint.Checkpoints(…, state={"data": loader})'
+_GATHER = "ezpz.train.evaluate, or ezpz.gather_objects of the first loader.samples of a batch"
 # Name of older code, with or without its module -> what to use.
 INSTEAD = {
     "BaseHistory": "ezpz.History",
@@ -175,6 +178,22 @@ INSTEAD = {
     "write_deepspeed_zero12_auto_config": _DEEPSPEED,
     "write_deepspeed_zero3_auto_config": _DEEPSPEED,
     "write_generic_deepspeed_config": _DEEPSPEED,
+    # What who knows accelerate looks for; docs/data.md has them in a table.
+    "Accelerator": "ezpz.setup_torch() and ezpz.prepare(model, optimizer, loader)",
+    "accumulate": _MICRO,
+    "autocast": "dtype= of prepare and wrap_model",
+    "backward": "(loss * loader.weight).backward()",
+    "gather": _GATHER,
+    "gather_for_metrics": _GATHER,
+    "init_trackers": 'History(trackers="wandb")',
+    "is_main_process": "ezpz.get_rank() == 0",
+    "load_state": _STATE,
+    "no_sync": _MICRO,
+    "save_state": _STATE,
+    "set_seed": "ezpz.setup_torch(seed=…)",
+    "skip_first_batches": _STATE,
+    "unwrap_model": "torch.distributed.checkpoint.state_dict.get_model_state_dict, whose names are the plain model's",
+    "wait_for_everyone": "ezpz.barrier()",
 }
 
 

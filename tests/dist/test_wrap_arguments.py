@@ -16,6 +16,7 @@ from ezpz.dist.tensor_parallel import HUGGING_FACE_NAMES, LLAMA_NAMES, STYLES, c
 from ezpz.dist.weighting import scale_loss
 from ezpz.dist.wrap import wrap_model
 from ezpz.errors import UsageError
+from ezpz.train.preparing import prepare
 
 
 class Net(nn.Module):
@@ -77,6 +78,21 @@ def test_an_unknown_keyword_names_the_nearest(subtests):
             pytest.raises(UsageError, match=f"unknown keyword '{keyword}'.* Did you mean {near}"),
         ):
             wrap_model(Net(), strategy, **{keyword: True})
+
+
+def test_a_keyword_of_others_is_answered_by_what_to_type(subtests):
+    typed = {
+        "mixed_precision": 'dtype="bf16"',
+        "device_ids": "goes to this rank",
+        "gradient_accumulation_steps": "with",
+    }
+    for call in (lambda **more: wrap_model(Net(), "ddp", **more), lambda **more: prepare([1], **more)):
+        for keyword, cure in typed.items():
+            with (
+                subtests.test(keyword=keyword),
+                pytest.raises(UsageError, match=f"no keyword '{keyword}' here .*expected .*{cure}"),
+            ):
+                call(**{keyword: 2})
 
 
 def test_a_keyword_of_another_strategy_is_not_swallowed():

@@ -120,6 +120,27 @@ def test_a_rank_without_a_sample_repeats_one_that_does_not_count():
     assert sum(ezpz.gather_objects(weights[1][1])) == 1
 
 
+@pytest.mark.parametrize("used", ["", "weight", "samples", "scale_loss", "even", "drop_last", "evaluation"])
+def test_a_loop_that_does_not_weigh_an_uneven_batch_is_told_once(used, monkeypatch):
+    ranks, warned = dist.get_world_size(), []
+    monkeypatch.setattr("ezpz.log.logging.Logger.warning", lambda _self, text, *_, **__: warned.append(text))
+    left = {"even": 0, "evaluation": 1}.get(used, 3)
+    loader = ezpz.prepare(list(range(4 * ranks + left)), batch_size=4, drop_last=used == "drop_last")
+    for _ in range(2):
+        for batch in loader:
+            if used in {"weight", "samples"}:
+                getattr(loader, used)
+            elif used == "scale_loss":
+                ezpz.scale_loss(batch.sum(), len(batch))
+    if used == "evaluation":  # there sums and counts are right as long as nothing is repeated
+        warned.clear()
+        with torch.no_grad():
+            for _ in ezpz.prepare(list(range(4 * ranks + 2 * ranks)), batch_size=4):
+                pass
+    told = [text for text in warned if "`(loss * loader.weight).backward()`" in text]
+    assert len(told) == (not used and ranks > 1), warned
+
+
 def test_an_epoch_is_shuffled_anew_and_alike_for_every_number_of_ranks():
     def order(loader):
         mine = [batch[0].tolist() for batch in loader]

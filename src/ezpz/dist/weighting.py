@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
+weighed = 0  # calls of scale_loss: who weighs by counts of their own is told nothing of weights
+
+
 # Gradient accumulation: gradients of several micro-batches add up locally and are averaged over ranks once.
 
 
@@ -68,6 +71,8 @@ def scale_loss(loss_sum: torch.Tensor, count: float | torch.Tensor, mesh: Device
     import torch
     import torch.distributed as dist
 
+    global weighed
+    weighed += 1
     if hasattr(loss_sum, "full_tensor"):
         loss_sum = loss_sum.full_tensor()  # under loss_parallel
     groups = averaging_groups(mesh)

@@ -31,7 +31,7 @@ from ezpz.log import get_logger
 from ezpz.progress import stage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import torch
     from torch import nn
@@ -69,6 +69,15 @@ STRATEGIES = ("ddp", "fsdp", "hsdp", "zero1", "none", "deepspeed")
 _META = {"initialize", "build", "seed", "draw"}  # of `materialize`
 _OWN_EXTRA = {"blocks", *_META}
 _MOVED_BY_FSDP = {"cpu", "cuda", "xpu"}  # block by block; to other devices the whole model must go before
+# What others call it, or where they say it -> what to type here.
+_ELSEWHERE = {
+    "auto_wrap_policy": "`blocks=MyLayer`",
+    "device_ids": "none: the model goes to this rank's device",
+    "gradient_accumulation_steps": "`with ezpz.accumulating(model, last=…):` in the loop, or Loop(accumulate=…)",
+    "mixed_precision": '`dtype="bf16"`',
+    "process_group": "`mesh=`",
+    "sharding_strategy": '`strategy="fsdp"`, "hsdp" or "ddp", and `reshard_after_forward=`',
+}
 _ARGUMENTS = {"mesh", "dtype", "reshard_after_forward", "tp_plan", "activation_checkpoint", "compile"}
 
 
@@ -211,6 +220,16 @@ def _modern(strategy: Any, mesh: Any, extra: dict[str, Any]) -> tuple[str, Any, 
     return name, mesh, extra
 
 
+def refuse_elsewhere(names: Iterable[str], caller: str) -> None:
+    """Refuse keywords that accelerate and torch's wrappers know, with what says the same here.
+
+    Raises:
+        UsageError: There is one.
+    """
+    for name in _ELSEWHERE.keys() & {*names}:
+        raise UsageError(f"no keyword {name!r} here (from {caller}); expected {_ELSEWHERE[name]}.")
+
+
 def _options(model: nn.Module, strategy: str, extra: dict[str, Any]) -> dict[str, Any]:
     """Check the remaining keywords, and return those that go to torch."""
     if hasattr(model, "set_requires_gradient_sync") or hasattr(model, "no_sync"):
@@ -220,6 +239,7 @@ def _options(model: nn.Module, strategy: str, extra: dict[str, Any]) -> dict[str
         )
     passed_on = {"ddp": ddp_options, "zero1": ddp_options, "fsdp": fsdp_options, "hsdp": fsdp_options, "none": set}
     options = passed_on[strategy]()
+    refuse_elsewhere(extra.keys() - options, "wrap_model")
     for name in extra.keys() - options - _OWN_EXTRA:
         known = options | _OWN_EXTRA
         raise UsageError(

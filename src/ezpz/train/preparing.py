@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.dist.binding import present, refuse_replaced, wrapped
 from ezpz.dist.precision import resolve_dtype
+from ezpz.dist.wrap import refuse_elsewhere
 from ezpz.errors import UsageError
 from ezpz.train.data import prepare as data_of_ranks
 
@@ -61,6 +62,7 @@ def prepare(
         UsageError: The data cannot be cut over ranks, an argument does not fit what is given, or an optimizer or
             schedule belongs to none of the others.
     """
+    refuse_elsewhere(more, "prepare")
     if "data" in more:
         objects = (*objects, more.pop("data"))
     if not objects:

@@ -17,6 +17,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.dist import weighting
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
 from ezpz.track.seen import BatchSeen, noted
@@ -134,7 +135,9 @@ class Loader:
     def __init__(self, settings: Settings) -> None:
         """Take what `prepare` found out."""
         self._settings = settings
-        self.weight, self.samples = 1.0, 0
+        self._weight, self._samples = 1.0, 0
+        self._is_weighed = False  # whether the loop has looked at one of the two since the last batch
+        self._is_told = False
         self.epoch, self.consumed = 0, 0
         self._stream: Any = None  # state of the stream at this place
         self._agreed_seed: int | None = None  # of a checkpoint, or of rank 0, where nobody has chosen one
@@ -143,6 +146,18 @@ class Loader:
         self._torch_loader: Any = None
         self._order: deque[Any] = deque(maxlen=1)
         self._bound: tuple[DeviceMesh | None] | None = None  # the mesh of the model that it is for, once that is known
+
+    @property
+    def weight(self) -> float:
+        """What the mean loss of the batch that came last is to be multiplied with; see above."""
+        self._is_weighed = True
+        return self._weight
+
+    @property
+    def samples(self) -> int:
+        """How many samples of the batch that came last count."""
+        self._is_weighed = True
+        return self._samples
 
     @property
     def dataset(self) -> Any:
@@ -221,13 +236,30 @@ class Loader:
         for each in self.epoch_batches():
             self.take(each)
             noted.add(each.seen and BatchSeen(*each.seen, cut.rank, cut.ranks))
+            weighed = weighting.weighed
             yield each.batch
+            if each.share != 1.0 and not self._is_weighed and weighting.weighed == weighed:
+                self._say_unweighed(each)
         self.end_epoch()
+
+    def _say_unweighed(self, batch: Batch) -> None:
+        """Warn once of a mean loss that counted too much or too little, or of a sample that was counted twice."""
+        import torch
+
+        if self._is_told or (batch.samples and not torch.is_grad_enabled()):  # sums and counts of those are right
+            return
+        self._is_told = True
+        logger.warning(
+            "the last batches of an epoch are shared unevenly over ranks, and the loop looked at neither loader.weight "
+            "nor loader.samples: their mean losses weigh alike, and a rank without a sample counts one that is "
+            "repeated. Type `(loss * loader.weight).backward()`; an evaluation counts loader.samples of a batch, or is "
+            "ezpz.train.evaluate; drop_last=True leaves such batches out."
+        )
 
     def take(self, batch: Batch) -> None:
         """Count a batch of `epoch_batches` as consumed."""
         self._continues = False
-        self.weight, self.samples = batch.share, batch.samples
+        self._weight, self._samples, self._is_weighed = batch.share, batch.samples, False
         if batch.ends_step:
             self.consumed, self._stream = batch.consumed, batch.stream
 
