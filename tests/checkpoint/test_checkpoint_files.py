@@ -105,6 +105,17 @@ def test_the_oldest_go_when_the_new_one_is_complete(tmp_path):
     assert [found.step for found in describe(tmp_path)] == [3, 4, 5, 6, 7, 8]
 
 
+@pytest.mark.parametrize(("loads", "keep", "warnings"), [(False, 2, 1), (True, 2, 0), (False, 0, 0)])
+def test_a_run_that_will_remove_those_of_an_earlier_one_is_warned_once(saved, capsys, loads, keep, warnings):
+    _, checkpoints = make(saved, keep=keep)
+    if loads:
+        checkpoints.load(find_latest(saved))
+    for number in (1, 2):
+        checkpoints.save(number)
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.count(f"keep={keep} removes it as more are saved") == warnings, told
+
+
 def damage_shorter(folder):
     os.truncate(folder / "__0_0.distcp", 100)
 

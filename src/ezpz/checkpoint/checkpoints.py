@@ -385,6 +385,7 @@ class Checkpoints:
         if base is None:
             raise UsageError(problem)
         self.folder = base
+        self._foreign = self._latest if keep else None  # of an earlier run, until this one loads or saves
 
     def include(self, name: str, stateful: Stateful, *, optional: bool = False) -> None:
         """Save and load a further object from now on, as if it had been given as ``state``.
@@ -527,7 +528,9 @@ class Checkpoints:
     def _load(self, path: Path) -> int:
         self._finish()
         self._report()
-        return load(path, self._contents, self._together, verify=self._verify)
+        step = load(path, self._contents, self._together, verify=self._verify)
+        self._foreign = None
+        return step
 
     def _save(self, step: int, *, wait: bool) -> Path:
         began = monotonic()
@@ -535,6 +538,7 @@ class Checkpoints:
         self._report()
         saving = prepare_save(self._contents, self._together, self.folder, step)
         saving = saving._replace(is_read_back=self._latest is None)
+        self._warn_of_foreign()
         final = saving.draft.final
         if self._asynchronous and not wait:
             saving = saving._replace(tensors=staged(saving.tensors))
@@ -547,6 +551,16 @@ class Checkpoints:
         self._raise()
         saved(monotonic() - began, step)
         return final
+
+    def _warn_of_foreign(self) -> None:
+        """Say once that a run that has loaded nothing will remove the checkpoints of an earlier one."""
+        foreign, self._foreign = self._foreign, None
+        if foreign is not None and self._together.rank == 0:
+            logger.warning(
+                f"{foreign} is of an earlier run, which this one did not continue, and keep={self._keep} removes it as "
+                'more are saved; expected a folder of its own. Continue it with `choose("auto", …)` and `load`, or '
+                "`--resume auto`; or save in another folder."
+            )
 
     def _finish(self) -> None:
         """Wait for the asynchronous save, if there is one."""
