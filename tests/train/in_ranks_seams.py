@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import ezpz
+from ezpz.errors import UsageError
 from ezpz.train.modes import begin_training
 from ezpz.train.seams import findings
 
@@ -179,3 +180,50 @@ def test_weights_that_one_rank_alone_has_loaded_are_missed_where_each_keeps_a_pa
         caplog.clear()
     # The copies of hsdp and ddp get the first rank's.
     assert said == [int(strategy == "fsdp" and ezpz.get_rank() == 0), 0]
+
+
+STEPS = {
+    "at each micro-batch": (lambda _last: True, True),
+    "at the last one": (lambda last: last, False),
+}
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp", "none"])
+def test_a_step_by_gradients_that_no_rank_has_exchanged_is_refused(strategy, steps):
+    """Inside of `accelerator.accumulate` such a step does nothing; here ranks would part, or train nothing."""
+    takes_step, is_refused = STEPS[steps]
+    model = ezpz.wrap_model(build(), strategy)
+    other = ezpz.wrap_model(build())
+    optimizer, its = (ezpz.make_optimizer(each, torch.optim.SGD, lr=0.1) for each in (model, other))
+    numbers = torch.full((2, 4), float(ezpz.get_rank()))
+    for index in range(4):
+        last = index % 2 == 1
+        with ezpz.accumulating(model, last=last):
+            model(numbers).sum().backward()
+        other(numbers).sum().backward()
+        its.step()  # of another model, whose gradients all ranks have
+        if takes_step(last):
+            if is_refused and strategy != "none":
+                with pytest.raises(
+                    UsageError, match=r"accumulating\(.*, last=False\).*Type `if last: optimizer\.step\(\)"
+                ):
+                    optimizer.step()
+                break
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_micro_batches_that_are_dropped_refuse_no_later_step(strategy):
+    model = ezpz.wrap_model(build(), strategy)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ezpz.accumulating(model, last=False):
+        model(torch.ones(2, 4)).sum().backward()
+    optimizer.zero_grad()
+    with torch.no_grad():
+        model(torch.ones(2, 4))
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()

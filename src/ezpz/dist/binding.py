@@ -4,7 +4,8 @@ What works on a model (`Loop`, `prepare`, `evaluate`, `Checkpoints`, clipping) a
 or a later `init_mesh` for something else, changes nothing for it. Only weak references are kept.
 
 An optimizer that was made before a model was sharded holds weights that are no part of it any more: its steps train
-nothing. `watch_replaced` notices the weights, and the first step of such an optimizer is an error.
+nothing. `watch_replaced` notices the weights, and the first step of such an optimizer is an error. So is one between
+the micro-batches of a step, which `accumulating` notes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Before",
     "Wrapped",
+    "gradients_are_local",
     "is_cut_alike",
     "mesh_in_use",
     "mesh_of",
@@ -162,10 +164,9 @@ class Before:
 
 def watch_replaced(before: Before, model: nn.Module, strategy: str) -> None:
     """Look for parameters that are no part of a model any more; while something holds them, look at optimizers."""
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
     from torch.utils.weak import WeakIdKeyDictionary
 
-    global _replaced, _hook  # one for the process, as torch's hook is
+    global _replaced  # one for the process, as torch's hook is
     own = {id(each) for each in model.parameters()}
     gone = {name: each for name, each in before.alive().items() if id(each) not in own}
     if not gone:
@@ -173,7 +174,15 @@ def watch_replaced(before: Before, model: nn.Module, strategy: str) -> None:
     _replaced = WeakIdKeyDictionary() if _replaced is None else _replaced
     for name, each in gone.items():
         _replaced[each] = _Former(name, strategy, weakref.ref(model))
-    _hook = _hook or register_optimizer_step_pre_hook(_before_step)
+    _watch_steps()
+
+
+def _watch_steps() -> None:
+    global _hook  # one for the process, as torch's hook is
+    if _hook is None:
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        _hook = register_optimizer_step_pre_hook(_before_step)
 
 
 def present(parameter: Any) -> Any:
@@ -185,6 +194,8 @@ def present(parameter: Any) -> Any:
 
 
 def _before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    if _local:
+        _refuse_local(optimizer)
     if _replaced and optimizer not in _looked:  # nobody holds any where the optimizer was made afterwards
         refuse_replaced(optimizer)
         _looked.add(optimizer)
@@ -208,3 +219,47 @@ def refuse_replaced(optimizer: Optimizer) -> None:
             f"the wrapped model. Type `model, optimizer = ezpz.prepare(model, optimizer, strategy={strategy!r})` in "
             "place of wrap_model, or make the optimizer after it."
         )
+
+
+# Gradients of micro-batches that ranks have not exchanged yet: a step by them lets the ranks' models part.
+
+
+_local: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+def gradients_are_local(model: nn.Module, *, are_local: bool) -> None:
+    """Note whether the gradients of a model are those of this rank alone, until the last micro-batch of a step."""
+    if are_local:
+        _local.add(model)
+        _watch_steps()
+    else:
+        _local.discard(model)
+
+
+def _refuse_local(optimizer: Optimizer) -> None:
+    """Refuse a step between two micro-batches.
+
+    Raises:
+        UsageError: Some of its gradients are still those of this rank.
+    """
+    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    for model in list(_local):
+        own = [each for each in model.parameters() if id(each) in held]
+        if not own:
+            continue
+        _local.discard(model)
+        if _was_exchanged_since(model, own):
+            continue
+        raise UsageError(
+            f"a step of {type(optimizer).__name__} with gradients that ranks have not exchanged (from the micro-batch "
+            "before, in accumulating(model, last=False)): ranks would train apart, or nothing; expected a step behind "
+            "the last micro-batch alone. Type `if last: optimizer.step(); optimizer.zero_grad()` behind "
+            "`with ezpz.accumulating(model, last=last):`."
+        )
+
+
+def _was_exchanged_since(model: nn.Module, own: list[Any]) -> bool:
+    """Tell whether a forward without `accumulating` came later, as when micro-batches before it were dropped."""
+    if hasattr(model, "set_requires_gradient_sync"):  # FSDP2: what is not exchanged is no gradient of a shard
+        return any(each.grad is not None for each in own)
+    return bool(getattr(model, "require_forward_param_sync", False))  # of DDP's last forward

@@ -13,6 +13,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ezpz.dist.binding import gradients_are_local
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -40,6 +42,9 @@ def accumulating(model: nn.Module, *, last: bool) -> Iterator[None]:
         model: As `wrap_model` returned it.
         last: Whether this micro-batch is the step's last, so that gradients are exchanged during its backward.
     """
+    is_shared = hasattr(model, "set_requires_gradient_sync") or hasattr(model, "no_sync")
+    if is_shared and not last:
+        gradients_are_local(model, are_local=True)
     if hasattr(model, "set_requires_gradient_sync"):  # FSDP2
         model.set_requires_gradient_sync(last)
         try:
@@ -51,6 +56,8 @@ def accumulating(model: nn.Module, *, last: bool) -> Iterator[None]:
             yield
     else:
         yield
+    if is_shared and last:
+        gradients_are_local(model, are_local=False)
 
 
 def scale_loss(loss_sum: torch.Tensor, count: float | torch.Tensor, mesh: DeviceMesh | None = None) -> Any:
