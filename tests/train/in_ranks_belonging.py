@@ -274,6 +274,9 @@ def test_what_does_not_belong_together_is_refused():
         ezpz.prepare(plain, fresh, schedule, strategy="zero1")
     with pytest.raises(UsageError, match="strategy='fsdp' is for a model that is not wrapped yet"):
         ezpz.prepare(model, optimizer, strategy="fsdp")
+    for strategy in ("ddp", "fsdp", "zero1"):
+        with pytest.raises(UsageError, match=r"SGD holds none of the model's weights.*\(from prepare\)"):
+            ezpz.prepare(network(), torch.optim.SGD(network().parameters(), lr=LR), strategy=strategy)
     with pytest.raises(UsageError, match="batch_size=4 is for data"):
         ezpz.prepare(model, optimizer, batch_size=4)
     with pytest.raises(UsageError, match="nothing to prepare"):

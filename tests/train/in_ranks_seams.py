@@ -227,3 +227,15 @@ def test_micro_batches_that_are_dropped_refuse_no_later_step(strategy):
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_a_forward_of_the_module_inside_is_refused_at_the_first_step(strategy):
+    model = ezpz.wrap_model(build(), strategy)
+    optimizer = ezpz.make_optimizer(model, torch.optim.SGD, lr=0.1)
+    model.module(torch.ones(2, 4)).sum().backward()
+    with pytest.raises(UsageError, match=r"the forward of the wrapped model was not called \(model\.module"):
+        optimizer.step()
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()

@@ -69,6 +69,8 @@ def remember(models: Iterable[nn.Module], how: Wrapped) -> None:
     for model in models:
         _wrapped.pop(model, None)
         _wrapped[model] = how
+    if how.strategy in {"ddp", "zero1"}:
+        _watch_steps()
 
 
 def wrapped(model: Any) -> Wrapped | None:
@@ -174,6 +176,7 @@ def watch_replaced(before: Before, model: nn.Module, strategy: str) -> None:
     _replaced = WeakIdKeyDictionary() if _replaced is None else _replaced
     for name, each in gone.items():
         _replaced[each] = _Former(name, strategy, weakref.ref(model))
+    _looked.clear()
     _watch_steps()
 
 
@@ -196,9 +199,10 @@ def present(parameter: Any) -> Any:
 def _before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     if _local:
         _refuse_local(optimizer)
-    if _replaced and optimizer not in _looked:  # nobody holds any where the optimizer was made afterwards
+    if optimizer not in _looked:
         refuse_replaced(optimizer)
-        _looked.add(optimizer)
+        if not _waits_for_a_forward(optimizer):
+            _looked.add(optimizer)
 
 
 def refuse_replaced(optimizer: Optimizer) -> None:
@@ -263,3 +267,30 @@ def _was_exchanged_since(model: nn.Module, own: list[Any]) -> bool:
     if hasattr(model, "set_requires_gradient_sync"):  # FSDP2: what is not exchanged is no gradient of a shard
         return any(each.grad is not None for each in own)
     return bool(getattr(model, "require_forward_param_sync", False))  # of DDP's last forward
+
+
+def _waits_for_a_forward(optimizer: Optimizer) -> bool:
+    """Refuse a first step by gradients of the module inside of DDP, whose own forward nobody has called.
+
+    Returns:
+        Whether that is still to be seen: a load makes an optimizer's state by a step with gradients of zero.
+
+    Raises:
+        UsageError: They are those of this rank.
+    """
+    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    waits = False
+    for model in list(_wrapped):
+        # DDP makes itself ready in its first forward, compiled or not; a torch without that word is not looked at.
+        is_used = getattr(model, "_lazy_init_ran", True)
+        if is_used or not hasattr(model, "no_sync") or model.process_group.size() == 1:
+            continue
+        own = [each for each in model.parameters() if id(each) in held]
+        waits = waits or bool(own)
+        if any(each.grad is not None and bool(each.grad.any()) for each in own):
+            raise UsageError(
+                f"a first step of {type(optimizer).__name__} with gradients that ranks have not exchanged: the forward "
+                "of the wrapped model was not called (model.module(…), or one of its methods, is that of this rank "
+                "alone); expected model(…). Give the module a forward that calls the method."
+            )
+    return waits

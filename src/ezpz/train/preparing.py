@@ -84,6 +84,7 @@ def prepare(
         found[place] = moves.move(objects[place], [objects[each] for each in _places(kinds, "schedule")])
     models = [found[place] for place in _places(kinds, "model")]
     optimizers = [found[place] for place in _places(kinds, "optimizer")]
+    _refuse_foreign(models, optimizers)
     for place in _places(kinds, "schedule"):
         if optimizers and not any(_is_of(objects[place], each) for each in optimizers):
             raise _strange_schedule(objects[place])
@@ -95,6 +96,20 @@ def prepare(
                 loader.bind(model)
         found[place] = loader
     return found[0] if len(objects) == 1 else tuple(found.values())
+
+
+def _refuse_foreign(models: list[Any], optimizers: list[Any]) -> None:
+    """Refuse optimizers none of which holds a weight of these models; others than torch's may keep copies."""
+    trained = {id(each) for model in models for each in model.parameters() if each.requires_grad}
+    known = [each for each in optimizers if type(each).__module__.partition(".")[0] == "torch"]
+    if not trained or not known or len(known) < len(optimizers):
+        return
+    if not any(id(each) in trained for one in known for group in one.param_groups for each in group["params"]):
+        raise UsageError(
+            f"{type(known[0]).__name__} holds none of the model's weights, so that its steps would train nothing (from "
+            "prepare); expected the optimizer of this model. Make it of the model that is given beside it, as it is "
+            "then: `torch.optim.AdamW(model.parameters())`."
+        )
 
 
 def _kind_of(given: Any) -> str:
