@@ -214,7 +214,7 @@ def test_mpich_starts_agents_that_look_in_the_same_way(lab, more, mpich, tmp_pat
 
 
 @pytest.mark.slow
-def test_one_host_is_looked_at_by_the_launcher_itself(launch, environ, tmp_path):
+def test_one_host_is_looked_at_by_the_launcher_itself(launch, environ, tmp_path, mpich):
     (tmp_path / "train.py").write_text("")
     for more, command, text in (
         ({"MASTER_ADDR": "198.51.100.7"}, ["true"], "no host of this launch has that address; expected one of "),
@@ -231,10 +231,12 @@ def test_one_host_is_looked_at_by_the_launcher_itself(launch, environ, tmp_path)
         assert text in done.stderr.splitlines()[-1]
         kept = record(tmp_path / "state")
         assert kept["cause"]["text"] == kept["check"]["refused"]
-    done = launch("-n", "2", "true", env={**environ, "GLOO_SOCKET_IFNAME": "ib7"})
-    assert done.returncode == 0
-    assert "note: GLOO_SOCKET_IFNAME=ib7 names no interface on " in words(done)
-    assert len(record(tmp_path / "state")["check"]["notes"]) == 1
+    for flavour in ("local", "mpich"):
+        env = {**environ, "PATH": mpich["PATH"], "GLOO_SOCKET_IFNAME": "ib7"}
+        done = launch("-n", "2", "--flavour", flavour, "true", env=env)
+        assert done.returncode == 0
+        assert words(done).count("note: GLOO_SOCKET_IFNAME=ib7 names no interface on ") == 1
+        assert len(record(tmp_path / "state")["check"]["notes"]) == 1
 
 
 @pytest.mark.slow
