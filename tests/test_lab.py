@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lab import hosts as lab_hosts
-from lab import process
+from lab import process, seed
 from lab.require import PARTS
 
 HERE = Path(__file__).resolve().parent
@@ -388,6 +388,12 @@ def test_what_is_dear_to_set_up_is_set_up_once(toys):
     done = process.run(toys(*names), toys.env, cwd=toys.cwd, timeout=240)
     assert (done.returncode, ran(toys, "opened"), ran(toys, "looked")) == (0, 1, 3), done.stdout + done.stderr
     assert ran(toys, "beside") == 1
+
+
+def test_three_days_have_all_that_is_dear():
+    days = [f"2026-{month}" for month in ("11-30", "12-01", "12-02")]
+    assert {seed.turn(day, "tests/test_lab.py", 3) for day in days} == {0, 1, 2}
+    assert seed.turn("any word", "tests/test_lab.py", 3) in range(3)
 
 
 def test_every_test_file_is_collected():

@@ -31,5 +31,14 @@ def some(seed, name, choices, count):
     return [choices[index] for index in sorted(drawn)]
 
 
+def turn(seed, name, count):
+    """Return whose turn it is, 0 to `count` - 1; of a seed that is a date, each one's once in `count` days."""
+    try:
+        day = dt.date.fromisoformat(seed).toordinal()
+    except ValueError:
+        day = _number(seed, name)
+    return (_number("", name) + day) % count
+
+
 def _number(seed, name):
     return int.from_bytes(hashlib.sha256(f"{seed}\0{name}".encode()).digest()[:8], "big")

@@ -3,8 +3,9 @@
 Marks: ``lab`` (hosts in namespaces, Slurm, an MPI flavour, a browser: set here, by the fixtures that a test takes),
 ``slow`` (waits, or costs more than a tenth of a second of CPU and is not all that shows its part: set in the test
 files), ``learn`` (trains whole networks) and ``gpu`` (needs a device: `make gpu`).
-Of a test marked ``few(N)`` the quick run takes the first N cases. Of those marked ``dear`` the seed of the day draws a
-third for `make test`; whoever names a file or an expression gets all, and `make learn` runs all.
+Of a test marked ``few(N)`` the quick run takes the first N cases. Of those marked ``dear`` `make test` takes a
+third, by the seed of the day: all within three days. Whoever names a file or an expression gets all, and `make learn`
+runs all.
 
     pytest                         neither slow, lab nor learn
     pytest tests                   all but learn, as `make test` runs it; so does naming a folder, a file or a test
@@ -46,6 +47,7 @@ LAB_FIXTURES = {
 }
 HAS_TORCH = find_spec("torch") is not None
 NO_TORCH = "torch is not installed: its tests are left out (pip install torch)"
+_TESTS = Path(__file__).parents[1]
 _NEEDS_TORCH = re.compile(r"No module named 'torch'|could not import 'torch'|needs torch|torch is not installed")
 
 
@@ -80,14 +82,26 @@ def choose(config, items):
     if "slow" in left_out:
         chosen = list(_first_cases(chosen))
     if os.environ.get(DRAW):
-        chosen = [item for item in chosen if not item.get_closest_marker("dear") or _is_drawn(item.nodeid)]
+        chosen = [item for item in chosen if not item.get_closest_marker("dear") or _is_drawn(item)]
     if len(chosen) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
         items[:] = chosen
 
 
-def _is_drawn(test):
-    return seed.pick(seed.of_the_day(), test, range(3)) == 0
+def _is_drawn(item):
+    """Return whether it is the day of this test: of a file every third of its dear tests and of their cases.
+
+    Were each drawn by itself, a day would have half of them and another one a fifth.
+    """
+    dear = [name for name, each in vars(item.module).items() if any(mark.name == "dear" for mark in _marks_of(each))]
+    case = sum(item.callspec.indices.values()) if hasattr(item, "callspec") else 0
+    turn = seed.turn(seed.of_the_day(), item.path.relative_to(_TESTS).as_posix(), 3)
+    return (dear.index(item.originalname) + case) % 3 == turn
+
+
+def _marks_of(function):
+    marks = getattr(function, "pytestmark", [])
+    return marks if isinstance(marks, list) else []
 
 
 def _first_cases(items):
