@@ -2,6 +2,7 @@
 
 import re
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -233,16 +234,16 @@ def script(page, what):
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("width", [400, 800, 1400])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_pages_fit_a_window_and_ask_nothing_of_the_network(site, browser, width, dark):
+def test_pages_fit_a_window_and_ask_nothing_of_the_network(site, browser):
     for name in ("index", "start/laptop", "tutorials/died", "gallery", "reference/verbs", "reliability", "variables"):
-        browser.open(site / f"{name}.html", size=(width, 900), dark=dark)
-        assert browser.ask("document.documentElement.scrollWidth") <= width, name
+        browser.open(site / f"{name}.html")
+        for width, dark in product([400, 800, 1400], [False, True]):
+            browser.show(size=(width, 900), dark=dark)
+            assert browser.ask("document.documentElement.scrollWidth") <= width, (name, width, dark)
+            background = browser.ask("getComputedStyle(document.body).backgroundColor")
+            lightness = sum(map(int, re.findall(r"\d+", background)[:3])) / 3
+            assert (lightness < 100) == dark, (name, width)
         assert {url.partition(":")[0] for url in browser.requests} <= {"file", "data"}
-        background = browser.ask("getComputedStyle(document.body).backgroundColor")
-        lightness = sum(map(int, re.findall(r"\d+", background)[:3])) / 3
-        assert (lightness < 100) == dark
 
 
 @pytest.mark.lab

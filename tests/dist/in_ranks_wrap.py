@@ -7,6 +7,7 @@ float32.
 import os
 import shutil
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -210,7 +211,9 @@ def test_accumulated_gradients_are_exchanged_once_and_are_those_of_the_whole_bat
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 @pytest.mark.skipif("WORLD_SIZE" in os.environ and os.environ["WORLD_SIZE"] != "2", reason="slow: 2 ranks are enough")
-def test_a_compiled_block_follows_one_process():
+def test_a_compiled_block_follows_one_process(monkeypatch):
+    if os.environ.get("EZPZ_TEST_DRAW"):  # `make test`: without torch's C++, a minute of it; `make learn` has all
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     mesh = init_mesh()
     model = wrap_model(build(n_layers=1), "fsdp", mesh, "fp32", compile=True)
     follows(together(model, mesh, steps=1), alone(steps=1, n_layers=1))

@@ -136,12 +136,8 @@ class Browser:
 
     def open(self, path, *, dark=False, scripts=True, size=(1300, 900)):
         """Load a file and wait for it; colours by `dark`, scripts on or off."""
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.show(dark=dark, size=size)
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=size[0], height=size[1], deviceScaleFactor=1, mobile=False
-        )
         self.complaints.clear()
         self.requests.clear()
         self._loaded = False
@@ -149,6 +145,14 @@ class Browser:
         end = time.monotonic() + self.timeout
         while not self._loaded:
             self._next(end, "load")
+
+    def show(self, *, dark, size):
+        """Give the window another size or other colours; the page stays loaded."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=size[0], height=size[1], deviceScaleFactor=1, mobile=False
+        )
 
     def ask(self, expression):
         """The value of a JavaScript expression in the page."""
