@@ -171,6 +171,7 @@ def test_refused_words_are_found():
     ]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", TYPED, ids=lambda page: page.stem)

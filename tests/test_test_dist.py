@@ -126,6 +126,7 @@ def test_under_torchrun_two_ranks_share_the_layers_and_their_samples(run_cli, tm
     assert "JOB_ID=" not in done.stdout
 
 
+@pytest.mark.dear
 def test_under_each_mpi(flavour, run_cli, tmp_path):
     launch = [flavour.python, "-m", "ezpz.launch", "-n", "2", flavour.python]
     done = run_cli([*launch, *MODULE, "--train-iters", "3", "--no-plots"], flavour.env(), 120)

@@ -46,6 +46,7 @@ def test_every_strategy_follows_one_process(run_cli, clean_env, ranks, tmp_path)
     assert done.stdout.count(" passed") == ranks, done.stdout
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_models_of_transformers_follow_one_process(run_cli, clean_env, tmp_path):

@@ -165,6 +165,7 @@ open("last line", "w").close()
 """
 
 
+@pytest.mark.dear
 @pytest.mark.few(2)
 @pytest.mark.parametrize("part", BROKEN)
 def test_a_broken_part_of_the_end_ends_neither_the_program_nor_the_other_parts(run_python, tmp_path, part):

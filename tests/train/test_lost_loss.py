@@ -183,6 +183,7 @@ def test_dump_writes_the_batch_and_the_model_of_the_first_rank(run_cli, env, tmp
     assert content["model_after_step"] == last_step(tmp_path / "run")
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_by_itself_the_training_goes_on(run_cli, env, tmp_path):
     done = run_lost(run_cli, env, rank=1, step=5, steps=20, on_nan="go-on")
@@ -190,6 +191,7 @@ def test_by_itself_the_training_goes_on(run_cli, env, tmp_path):
     assert last_step(tmp_path / "run") == 19
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_a_trainer_takes_the_word_from_the_command_line(run_cli, env):
     words = ["--on-nan", "stop", "--lr", "1e30", "--no-plots", "--outdir", "run", "--train-iters", "400"]

@@ -36,6 +36,7 @@ def test_four_lines_change_and_no_more_than_with_others():
         assert changed(block(OURS)) <= changed(block(other))
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_page_trains_alike_alone_and_on_ranks(run_cli, clean_env, tmp_path):
@@ -55,6 +56,7 @@ def test_the_page_trains_alike_alone_and_on_ranks(run_cli, clean_env, tmp_path):
     assert weights["ours"][0] == weights["ours"][1] == weights["ours"][2]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ def findings(run_cli, tmp_path):
     return run
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("collectives", [1, 20])
 def test_a_rank_that_sleeps(findings, draw, collectives):
     ranks = 2 if collectives > 1 else draw.choice([2, 4])  # more make each collective slow on two cores
@@ -46,6 +47,7 @@ def test_a_rank_that_sleeps(findings, draw, collectives):
     assert cause["text"].startswith(f"rank {late} arrives last in ")
 
 
+@pytest.mark.dear
 def test_a_rank_with_a_slow_loader(findings, draw):
     late = draw.randrange(2)
     (cause,), record = findings("loader", late, 0.4)
@@ -53,6 +55,7 @@ def test_a_rank_with_a_slow_loader(findings, draw):
     assert cause["text"].endswith("it waits for its loader")
 
 
+@pytest.mark.dear
 @pytest.mark.skipif(
     sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="a core of its own for each of two ranks"
 )
@@ -63,6 +66,7 @@ def test_a_rank_whose_core_is_shared(findings, draw):
     assert record["arrivals"]["ranks"][str(late)]["delay"] > record["arrivals"]["others"]["delay"]
 
 
+@pytest.mark.dear
 def test_healthy_ranks_on_busy_cores_are_no_finding(findings):
     cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
     busy = [
