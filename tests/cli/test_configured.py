@@ -11,6 +11,7 @@ from ezpz.cli import smoke
 RUN = [sys.executable, "-m", "ezpz"]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["DDP", "FSDP"])
 def test_it_trains_the_smoke_model_under_that_backend(run_cli, clean_env, backend, tmp_path):

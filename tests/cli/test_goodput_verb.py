@@ -116,6 +116,7 @@ def told(path, *, repeated):
     return sums
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_planted_sleeps_and_a_planted_loss_are_found(clean_env, tmp_path, monkeypatch, capsys):

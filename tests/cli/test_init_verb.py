@@ -131,6 +131,7 @@ def test_shell_prints_a_line_that_a_shell_reads(capsys, run_cli):
     assert (done.stdout, done.stderr) == ("function\nfunction\n", "")
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_starter_trains_alone_and_continues_on_two_ranks(bare, clean_env, run_cli):

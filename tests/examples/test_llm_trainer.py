@@ -87,8 +87,8 @@ def train_two_ranks(run_cli, env, folder, *words, steps, tokens):
 @pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_inside_ranks(run_cli, env, tmp_path, ranks):
+@pytest.mark.parametrize(("ranks", "which"), [(2, ""), (4, "mesh or resumed or weights")])
+def test_inside_ranks(run_cli, env, tmp_path, ranks, which):
     env |= {
         "EZPZ_TEST_FOLDER": str(tmp_path),
         "EZPZ_TEST_WORDS": SMALL,
@@ -96,8 +96,9 @@ def test_inside_ranks(run_cli, env, tmp_path, ranks):
     }
     one = run_cli(start(1, *SMALL.split(), "--training.batch_size=8", "--outdir", tmp_path / "one"), env, 120)
     assert one.returncode == 0, one.stdout + one.stderr
-    inside = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=1200", IN_RANKS]
-    done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", str(ranks), sys.executable, *inside], env, 500)
+    inside = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=1200"]
+    line = [sys.executable, "-m", "ezpz.launch", "-n", str(ranks), sys.executable, *inside, "-k", which, IN_RANKS]
+    done = run_cli(line, env, 500)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"^\d+ passed", done.stdout, re.MULTILINE)) == ranks, done.stdout
 

@@ -110,6 +110,7 @@ def test_metrics_that_collide_are_told_apart_by_their_key(tmp_path):
     }
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_more_columns_than_hdf5_lists_for_one_axis_make_a_whole_file(tmp_path):

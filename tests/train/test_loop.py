@@ -31,9 +31,12 @@ def env(clean_env):
 @pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_inside_ranks(run_cli, env, ranks):
-    done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", ranks, sys.executable, *PYTEST], env, 800)
+@pytest.mark.parametrize(
+    ("ranks", "chosen"), [(1, ""), (2, ""), (4, "not (graph or keeps_its_list or garbage or rates or clock or wishes)")]
+)
+def test_inside_ranks(run_cli, env, ranks, chosen):
+    line = [sys.executable, "-m", "ezpz.launch", "-n", ranks, sys.executable, *PYTEST, "-k", chosen]
+    done = run_cli(line, env, 800)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" passed") == ranks, done.stdout
 

@@ -99,6 +99,7 @@ ezpz.cleanup()
 """
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_a_launch_ends_with_the_rank_and_step_of_the_first_nan(ended, draw, tmp_path):
     rank, at = draw.randrange(2), draw.randrange(5, 35)
@@ -131,6 +132,7 @@ ezpz.cleanup()
 """
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "trouble"), [("spike", "a spike of one rank's loss"), ("still", "a loss that does not change any more")]
