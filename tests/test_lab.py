@@ -296,7 +296,10 @@ def toys(tmp_path, clean_env):
             (folder / name).write_text(textwrap.dedent(TOYS[name]))
         return [sys.executable, str(HERE / "lab" / "tries.py"), "2", ".", *options]
 
-    line.cwd, line.env = folder, {**clean_env, "PYTHONPATH": str(folder)}
+    line.cwd = folder
+    # Of all plugins only that of the line above: the others are half of what a worker costs.
+    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_timeout"}
+    line.env = {**clean_env, **plugins, "PYTHONPATH": str(folder)}
     return line
 
 
