@@ -59,15 +59,15 @@ def test_the_readmes_line_ends_with_a_trained_plotted_saved_run(checkout, home, 
         assert dataset["loss"].values.tolist() == losses
     assert sum(losses[-10:]) < 0.3 * sum(losses[:10])
 
-    # Once more, in the other shell: it trains at once.
+    # Once more, in the other shell and only some steps: it trains at once.
     installed = (checkout / ".venv" / "ezpz-install.log").stat().st_mtime_ns
     require("zsh", None if shutil.which("zsh") else "no zsh on PATH")
-    again = process.run(["zsh", "-f", "-c", line], env, timeout=250, cwd=checkout)
+    again = process.run(["zsh", "-f", "-c", f"{line} --train-iters 5 --no-plots"], env, timeout=250, cwd=checkout)
     assert again.returncode == 0, again.stderr
     assert "installing" not in again.stderr
     assert (checkout / ".venv" / "ezpz-install.log").stat().st_mtime_ns == installed
     (second,) = set((checkout / "outputs" / "test_dist").iterdir()) - set(runs)
-    assert len(read_journal(second / "metrics.jsonl")) == len(losses)
+    assert len(read_journal(second / "metrics.jsonl")) == 5
 
 
 def test_the_readmes_line_trains_over_two_hosts_of_a_slurm_job(slurm, clean_env, tmp_path):

@@ -58,6 +58,7 @@ def the_line(run, pattern):
     return found[0]
 
 
+@pytest.mark.dear
 @pytest.mark.timeout(600)
 def test_a_rank_that_sleeps_before_a_collective_is_named_with_its_line(tell):
     run = tell("mpich", ["--timeout", "15"], "sleeper")
@@ -77,6 +78,7 @@ def test_mismatched_collectives_are_named_with_their_lines(tell):
     assert re.search(rf"all_reduce \(mismatched\.py:{line_of('mismatched', 'dist.all_reduce')}\)", line)
 
 
+@pytest.mark.dear
 @pytest.mark.timeout(600)
 def test_a_worker_that_raises_is_the_cause_and_its_words_stand_once(tell):
     run = tell("openmpi", ["--timeout", "50"], "loader")
@@ -87,6 +89,7 @@ def test_a_worker_that_raises_is_the_cause_and_its_words_stand_once(tell):
     )
 
 
+@pytest.mark.dear
 @pytest.mark.timeout(600)
 def test_a_worker_that_never_delivers_is_named_as_the_data_loader_of_its_rank(tell):
     run = tell("impi", ["--idle-timeout", "4"], "stuck_loader")
@@ -108,6 +111,7 @@ def test_a_rank_that_never_starts_is_told_before_anybody_waits_for_it(tell):
     assert "2 of 3 ranks" in the_line(run, r"^ezpz: .*within 3 s"), run.errors()
 
 
+@pytest.mark.dear
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("kind", "name"), [("fabric", "local"), ("accelerate", "mpich")])
 def test_a_script_that_raises_shows_its_own_traceback_once_and_last(tell, kind, name):

@@ -1,6 +1,6 @@
 """Run by pytest inside every rank of one launch: what `findings` says of models, optimizers, data and meshes.
 
-Not collected by itself; `test_seams.py` launches it.
+Not collected by itself; `test_data_in_ranks.py` launches it.
 """
 
 import logging
