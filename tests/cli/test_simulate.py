@@ -254,6 +254,7 @@ def test_it_explains_itself(run_cli):
     assert "usage: ezpz simulate -n N" in run_cli([*SIMULATE, "-n", "4", "-h"]).stdout
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_collectives_end_at_once_on_any_rank(run_cli):
     done = run_cli([*SIMULATE, "-n", "4096", "--rank", "17", *script("collectives")], timeout=120)
@@ -283,6 +284,7 @@ def test_four_thousand_ranks_with_tensor_parallel_step_in_little_time_and_memory
     assert 'torch.device("meta")' in answer["notes"][0]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_an_impossible_plan_is_the_scripts_own_error_once(run_cli, tmp_path):
     (tmp_path / "plan.py").write_text(
@@ -295,6 +297,7 @@ def test_an_impossible_plan_is_the_scripts_own_error_once(run_cli, tmp_path):
     assert "fits" not in done.stdout
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_a_script_that_meets_by_itself_fails_at_once_instead_of_waiting(run_cli):
     meet = "import torch.distributed as d; d.init_process_group('gloo')"
@@ -303,6 +306,7 @@ def test_a_script_that_meets_by_itself_fails_at_once_instead_of_waiting(run_cli)
     assert "port" in done.stderr
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_a_rank_that_leaves_without_its_report_or_does_nothing_is_no_yes(run_cli):
     become = "import ezpz, os; ezpz.setup_torch()"
@@ -312,6 +316,7 @@ def test_a_rank_that_leaves_without_its_report_or_does_nothing_is_no_yes(run_cli
         assert said in done.stdout + done.stderr
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_ranks_of_a_real_launch_are_never_simulated(run_cli, clean_env):
     become = "import ezpz; ezpz.setup_torch()"

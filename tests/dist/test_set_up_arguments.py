@@ -29,6 +29,7 @@ over.touch()
 """
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.parametrize(("argument", "variable"), [("5", ""), ("0", "5")], ids=["argument", "variable"])
 def test_every_argument_has_its_effect(run_cli, clean_env, tmp_path, argument, variable):

@@ -12,6 +12,7 @@ SRC = str(Path(__file__).parents[2] / "src")
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=120"]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_two_ranks_profile_and_look_side_by_side(run_cli, clean_env, tmp_path):
     env = {**clean_env, "PYTHONPATH": SRC, "EZPZ_TEST_FOLDER": str(tmp_path / "run")}

@@ -117,6 +117,7 @@ def copied(tmp_path_factory):
     return folder, state
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_wandb_keeps_no_argument_that_is_a_secret(tmp_path):
     secret = "Zq7Xw2Lp9Rt4Vb6Nm1Kc"
@@ -136,6 +137,7 @@ trackers.finish("finished")
     assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_wandb_gets_the_same_run_in_both_attempts(copied):
     folder, state = copied
@@ -152,6 +154,7 @@ def test_wandb_gets_the_same_run_in_both_attempts(copied):
     assert run.facts["versions"]["torch"]
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_tensorboard_and_mlflow_read_what_was_copied(copied):
     folder, state = copied
@@ -171,6 +174,7 @@ def test_tensorboard_and_mlflow_read_what_was_copied(copied):
     assert (there["status"], there["runs"]) == ("FINISHED", 1)
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 def test_what_the_libraries_wrote_themselves_reads_here(tmp_path):
     real(WRITE, tmp_path)

@@ -347,6 +347,7 @@ def test_a_stream_with_a_state_continues_at_once_and_one_with_a_buffer_is_read_a
     assert not has_state(Streaming(BufferShuffledExamplesIterable()))
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_streams_of_the_real_library_of_hugging_face(tmp_path):

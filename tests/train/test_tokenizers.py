@@ -103,6 +103,7 @@ def test_without_its_library_a_tokenizer_says_what_to_install(tmp_path, monkeypa
             load_tokenizer(tmp_path / name)
 
 
+@pytest.mark.dear
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_the_real_libraries_agree(tmp_path):
