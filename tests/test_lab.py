@@ -114,7 +114,7 @@ def test_a_job_over_its_time_limit_frees_the_hosts(slurm, clean_env):
 
 
 def test_clean_env_holds_no_leftovers(run_cli, monkeypatch, clean_env, tmp_path):
-    names = {"HOME", "PATH", "LANG"}
+    names = {"HOME", "PATH", "LANG", "OMP_WAIT_POLICY"}
     for name in ("RANK", "SLURM_JOB_ID", "PMI_RANK", "EZPZ_NRANKS", "PYTHONPATH"):
         monkeypatch.setenv(name, "1")
     fresh = process.minimal_env("/home", "x")

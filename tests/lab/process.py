@@ -20,14 +20,17 @@ SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
 
 
 def minimal_env(home, tag, *bins):
-    """What a login on a bare machine gives, with `bins` first on PATH, and what pip needs to reach its index."""
+    """What a login on a bare machine gives, with `bins` first on PATH, and what pip needs to reach its index.
+
+    Beside other tests the threads of torch would spin for each other: OMP_WAIT_POLICY lets them sleep.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
         if name.startswith(KEPT_PREFIXES) or name in KEPT_NAMES or name.lower().endswith("_proxy")
     }
     path = os.pathsep.join([*map(str, bins), *SYSTEM_PATH])
-    return {**kept, "HOME": str(home), "PATH": path, "LANG": "C.UTF-8", TAG: tag}
+    return {**kept, "HOME": str(home), "PATH": path, "LANG": "C.UTF-8", TAG: tag, "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def run(args, env=None, *, timeout=60, cwd=None, stdin=None):
