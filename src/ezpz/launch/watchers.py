@@ -50,8 +50,6 @@ __all__ = [
     "Watchers",
 ]
 
-_REFUSED = 125
-
 
 class Watcher(NamedTuple):
     """What is known of a watcher before any of it is imported. A side or module that it lacks is empty.
@@ -466,7 +464,7 @@ def _load(file: str, names: Collection[str] = ()) -> Any:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except BaseException:
+        except BaseException:  # a half of it shall not be found the next time
             del sys.modules[name]
             raise
     watcher = getattr(module, "WATCHER", None)
