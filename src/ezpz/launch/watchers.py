@@ -65,7 +65,8 @@ class Watcher(NamedTuple):
         reports: Kinds of what its host side reports to the launcher.
         orders: Kinds of what the launcher orders it to do.
         overhears: Kinds of words of others that its host side hears as well, once it is there.
-        begins: Whether it has something to do before the ranks begin: its launcher side is made at the start.
+        begins: Whether its launcher side has something to do before the ranks begin, and is made at the start. Whether
+            its host side has says its row of the settings.
         fails: Whether it has something to do when a rank or a host has failed, and is made then at the latest.
         answers: What `ezpz` asks a running launch of it: ``stacks``.
         records: Whether its launcher side is made when rank 0 keeps a run.
@@ -162,7 +163,7 @@ class Handle:
     """What a side may do, whichever it is. What it is given to call is called only as long as the side has not failed.
 
     Attributes:
-        config: What the settings say to this watcher.
+        config: What the settings say to this watcher: the fourth of its row, a text; empty without any.
         note: Shows the user a sentence, once, and keeps it in run.json.
     """
 
@@ -308,7 +309,10 @@ class HostSide:
         self.handle = handle
 
     def before_begin(self, environ: Mapping[str, str], *, first: bool) -> None:
-        """Take what ranks get as their environment, before they begin; ``first`` tells whether rank 0 is among them."""
+        """Take what ranks get as their environment, before they begin; ``first`` tells whether rank 0 is among them.
+
+        It is called where the row of the settings says 0 seconds, and not where the launcher forks its only agent.
+        """
 
     def hear(self, rank: RankProcess, message: Message) -> None:
         """Take what a rank says: one of this watcher's words, or of those that it overhears."""
@@ -337,7 +341,7 @@ class HostSide:
         """Take note of the end of a rank."""
 
     def finish(self) -> None:
-        """Report what is left: all ranks have ended."""
+        """Report what is left: all ranks have ended. The launcher side hears it before `LauncherSide.close`."""
 
 
 class LauncherSide:
@@ -361,7 +365,7 @@ class LauncherSide:
         return {}
 
     def hear(self, host: int, report: Message) -> None:
-        """Take what its side on a host reports."""
+        """Take what its side on a host reports; the host by its index, of which the handle's ``host`` is the name."""
 
     def use_folder(self, folder: str) -> None:
         """Take note of the folder in which rank 0 keeps its run."""
@@ -395,10 +399,16 @@ class LauncherSide:
         """End what was begun, and say what came of it, before the last words of a failure: all ranks have ended."""
 
     def explain(self, facts: Facts, *, failed: bool) -> None:
-        """Add what is known to the facts from which the causes of the end are found."""
+        """Add what no field of `end` holds to the facts from which the causes of the end are found.
+
+        `ezpz why` asks for causes again and calls no watcher: it has what is in files.
+        """
 
     def end(self, outcome: Outcome) -> Mapping[str, Any]:
-        """Return fields of run.json: all ranks have ended."""
+        """Return fields of the launch's run.json, empty where there is nothing to say: all ranks have ended.
+
+        `explain` comes after it, with these fields in ``facts.launch``.
+        """
         del outcome
         return {}
 
