@@ -30,12 +30,17 @@ class HostHandleOfTests(HostHandle):
     def cancel(self, name=""):
         self._timers.pop(name, None)
 
+    def stand_still(self, seconds):
+        """Let so many seconds pass in which nothing can be done."""
+        self.now += seconds
+
     def pass_time(self, seconds):
         """Do what comes within so many seconds; return the reports of that time, and go back to its beginning."""
         begin, end, kept = self.now, self.now + seconds, dict(self._timers)
         while self._timers and min(due for due, _ in self._timers.values()) <= end:
             name = min(self._timers, key=lambda name: self._timers[name][0])
-            self.now, action = self._timers.pop(name)
+            due, action = self._timers.pop(name)
+            self.now = max(self.now, due)  # it comes late after `stand_still`
             action()
         self.now, self._timers = begin, kept
         told, self.reports[:] = self.reports[:], []

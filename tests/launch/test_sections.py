@@ -73,6 +73,21 @@ def test_without_a_limit_none_counts(rank):
         assert own.idle_after(1e5) == []
 
 
+@pytest.mark.parametrize("idle", [2.0, 4.5, IDLE])
+@pytest.mark.parametrize("before", [0.0, 0.4])
+def test_no_time_counts_in_which_the_host_stood_still(idle, before):
+    """Nor is a rank idle at the first look after that: what ranks have said meanwhile is read later."""
+    rank = Rank(idle=idle)
+    rank.say("beat")
+    rank.handle.stand_still(before)
+    rank.say("at 1")
+    rank.handle.stand_still(10 * idle)
+    assert rank.idle_after(idle - before - 0.1) == []
+    rank.say("beat")
+    assert rank.idle_after(idle - 0.1) == []
+    assert rank.idle_after(idle + 0.1) == [("", idle)]
+
+
 def test_after_the_section_the_idle_limit_counts_again(rank):
     rank.say("beat", "section 600 0 checkpoint", "section 0 0 ")
     assert rank.idle_after(IDLE - 5) == []

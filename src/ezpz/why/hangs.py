@@ -475,7 +475,7 @@ def _doing(facts: Facts, rank: int, place: str) -> tuple[str, str, str]:
 
 def _in_the_kernel(where: str, line: str) -> tuple[str, str, str]:
     """Return the same of a rank in state D: the function of the kernel, and the file and mount where they are known."""
-    inside, _, file = where.partition(", for ")  # as `launch.host.last_collectives` has it
+    inside, _, file = where.partition(", for ")  # as `watch.hangs.last_collectives` has it
     waits = f" ({inside})" if inside else ""
     if not file:
         return "waits-for-files", f"waits in the kernel{waits}, often for a file system{line}", "look at that mount"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 
@@ -74,10 +75,12 @@ class ProgressOfHost(HostSide):
         self._ranks: dict[int, _Rank] = {}
         self._usual = handle.settings.idle  # seconds; None without a limit
         self._stopped_at: float | None = None  # when the launcher stopped all ranks
-        self._look_at = 0.0
+        self._look_at = math.inf
+        self._awake = 0.0  # when this process was last seen to run
 
     def hear(self, rank: RankProcess, message: Message) -> None:
         """Take what a rank tells of its progress."""
+        self._come(time.monotonic())
         own = self._of(rank)
         if isinstance(message, messages.Beat):
             own.beat, own.has_beaten, own.is_idle = time.monotonic(), True, False
@@ -134,7 +137,7 @@ class ProgressOfHost(HostSide):
 
     def _look_by(self, due: float | None) -> None:
         """Look at the ranks at a moment at the latest, and every few seconds."""
-        if due is not None and (not self.handle.waits() or due < self._look_at):
+        if due is not None and due < self._look_at:
             now = time.monotonic()
             self._look_at = min(due, now + _LOOK)
             self.handle.after(self._look_at - now, self._look)
@@ -142,8 +145,8 @@ class ProgressOfHost(HostSide):
     def _look(self) -> None:
         """Report ranks whose limit is over."""
         now = time.monotonic()
-        if now - self._look_at > _LATE:  # stopped in its terminal or by its host: it has heard nothing meanwhile
-            self._forgive(now - self._look_at)
+        self._come(now)
+        self._look_at = math.inf
         for own in self._ranks.values():
             due = own.due(self._usual)
             if due is not None and now >= due and self._stopped_at is None:
@@ -151,6 +154,15 @@ class ProgressOfHost(HostSide):
         dues = [due for own in self._ranks.values() if (due := own.due(self._usual)) is not None]
         if dues:
             self._look_by(min(dues) if self._stopped_at is None else now + _LATE)
+
+    def _come(self, now: float) -> None:
+        """Forgive ranks the time in which this process stood still, stopped in its terminal or by its host: it has
+        heard nothing since it was last awake, and ranks may have stood still as well.
+        """
+        if now - self._look_at > _LATE:
+            self._forgive(now - self._awake)
+            self._look_at = now  # what comes with the same waking is no second time
+        self._awake = now
 
     def _report(self, own: _Rank, now: float) -> None:
         own.is_idle = True
