@@ -123,6 +123,34 @@ def test_a_sigterm_waits_for_what_one_wants_first(start_launch, clean_env, tmp_p
     assert told.count("the nest is broken") == (nest == "broken"), told
 
 
+RESTS = """
+from ezpz.launch.watchers import LauncherSide, Wait, Watcher
+from ezpz.watch.hangs import launcher
+
+launcher._ANSWERS = 0.1  # of 12 s
+WATCHER = Watcher("rest", "rests", launcher=":Rest", begins=True)
+
+
+class Rest(LauncherSide):
+    def before_term(self):
+        return Wait("rested", 4.0)
+"""
+
+
+@pytest.mark.slow
+def test_a_sigterm_that_waits_is_the_end_of_a_run_whose_time_is_over_as_well(start_launch, clean_env, tmp_path):
+    watcher = tmp_path / "rest.py"
+    watcher.write_text(RESTS)
+    env = {**clean_env, "EZPZ_WATCHERS": str(watcher), "PYTHONPATH": SRC}
+    launch = start_launch("-n", 1, "--timeout", 1, "sleep", "60", env=env)
+    while "asking every rank" not in (line := launch.stderr.readline()):
+        assert line
+    launch.send_signal(signal.SIGTERM)
+    told = launch.communicate(timeout=60)[1]
+    assert launch.returncode == 128 + signal.SIGTERM, told
+    assert "the ranks have not rested within 4 s; passing SIGTERM on" in told
+
+
 @pytest.mark.parametrize(
     ("named", "says"),
     [

@@ -859,7 +859,12 @@ class Supervisor:
             return
         self._limit = reason
         seconds = self.watch.overdue(reason)
-        self.loop.at("overdue", time.monotonic() + seconds, lambda: self._end_overdue("its ranks are ended"))
+        self.loop.at("overdue", time.monotonic() + seconds, self._wait_no_longer)
+
+    def _wait_no_longer(self) -> None:
+        """End the run for its limit although nobody has said what its ranks are doing; it may end already."""
+        if not self.stopping:
+            self._end_overdue("its ranks are ended")
 
     def _end_overdue(self, how: str) -> bool:
         """End the run for its limit, unless a rank has failed by itself meanwhile; tell whether it does."""
