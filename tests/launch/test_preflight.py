@@ -250,6 +250,11 @@ def test_full_adds_what_doctor_knows(launch, environ):
     assert "proxy" in {each["check"] for each in check["doctor"]["findings"]}
     assert len(check["doctor"]["facts"]) == 1
 
+    done = launch("-n", "1", "--check", "full", "--attempts", "2", "false", env=environ)
+    assert "2 attempts: " in words(done)
+    again = record(Path(environ["XDG_STATE_HOME"]))
+    assert again["check"]["doctor"]["facts"][0]["time"] >= again["attempts"][1]["started"]  # it is asked anew
+
 
 @pytest.mark.slow
 def test_healthy_launches_say_nothing_more(launch, environ, mpich):

@@ -83,10 +83,9 @@ class Preflight(LauncherSide):
         """Ask `ezpz doctor` about all hosts, for ``--check full``."""
         if self._level.value != "full":
             return
+        hosts = "" if self._plan.is_here else ",".join(self._plan.placement.hosts)
         begun = time.monotonic()
-        self._doctor = _ask_doctor(
-            "" if self._plan.is_here else ",".join(self._plan.placement.hosts), script_of(self._plan.command)
-        )
+        self._doctor = _ask_doctor(self.handle.launch, hosts, script_of(self._plan.command))
         self._seconds += time.monotonic() - begun
         if self._doctor.problem:
             self.handle.say(f"note: {self._doctor.problem}")
@@ -172,11 +171,18 @@ class Preflight(LauncherSide):
 
 
 @cache  # a launch whose port is taken starts again
-def _ask_doctor(hosts: str, script: str) -> _Doctor:
-    """Ask `ezpz doctor` about these hosts; about this one where there are none."""
+def _ask_doctor(launch: str, hosts: str, script: str) -> _Doctor:
+    """Ask `ezpz doctor` about these hosts; about this one where there are none.
+
+    Args:
+        launch: Id of the launch: another attempt asks anew, as an earlier one may have failed of what has changed.
+        hosts: Names, with commas between them.
+        script: What the ranks run; may be empty.
+    """
     import json
     import subprocess
 
+    del launch
     chosen = ["--hosts", hosts] if hosts else []
     line = [*module_line("ezpz"), "doctor", "--json", *chosen, *([script] if script else [])]
     try:
