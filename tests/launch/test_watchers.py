@@ -256,6 +256,67 @@ def test_names_that_are_taken_are_refused(run_cli, clean_env, tmp_path):
         assert "already" in done.stderr
 
 
+UNSOUND = """
+import sys
+from ezpz.launch.shim_messages import Message, number_field
+from ezpz.launch.watchers import HostSide, LauncherSide, Watcher
+
+WATCHER = Watcher("bad", "bad things", ":OnHost", ":AtLauncher", words=("say",), reports=("bad",), orders=("more",))
+
+
+class Say(Message):
+    kind = "say"
+
+
+class Bad(Message):
+    kind = "bad"
+    number: int = number_field(0)
+
+
+class More(Bad):
+    kind = "more"
+
+
+class Other(Message):
+    kind = "another"
+
+
+WORDS, REPORTS, ORDERS = (Say,), (Bad,), (More,)
+
+
+class OnHost(HostSide):
+    def hear(self, rank, message):
+        REPORT
+
+
+class AtLauncher(LauncherSide):
+    def hear(self, host, report):
+        ORDER
+"""
+_SOUND = "self.handle.report(Bad(number=1))"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("report", "order", "says"),
+    [
+        ("self.handle.report(Other())", "pass", "ValueError: another is none of its REPORTS"),
+        ("self.handle.report(Bad(number=-1))", "pass", "MalformedMessage: Bad.number: "),
+        (_SOUND, "self.handle.order(Other())", "ValueError: another is none of its ORDERS"),
+        (_SOUND, "self.handle.order(More(number='x'), to={host})", "MalformedMessage: More.number: "),
+        ("sys.exit(3)", "pass", "SystemExit: 3"),
+        (_SOUND, "sys.exit(3)", "SystemExit: 3"),
+    ],
+)
+def test_what_a_side_sends_or_raises_ends_no_run(launched, tmp_path, report, order, says):
+    watcher = tmp_path / "bad.py"
+    watcher.write_text(UNSOUND.replace("REPORT\n", f"{report}\n").replace("ORDER\n", f"{order}\n"))
+    rank = f"import sys, time; sys.path.insert(0, {SRC!r}); from ezpz import progress; progress.tell('say')"
+    done, record = launched("-n", "1", sys.executable, "-c", f"{rank}; time.sleep(0.3)", EZPZ_WATCHERS=str(watcher))
+    assert (done.returncode, record["state"]) == (0, "finished"), done.stderr
+    assert [note for note in record["notes"] if note.startswith(f"bad things are not looked at any more: {says}")]
+
+
 @pytest.mark.slow
 def test_one_that_fails_while_ranks_wait_for_it_lets_them_begin(launched, drawn_flavour, tmp_path):
     flavour = drawn_flavour

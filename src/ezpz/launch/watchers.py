@@ -682,6 +682,9 @@ class Watchers:
         target = getattr(self._on[name], self._side)
         if name not in self._made and target and name not in self._failed:
             handle = self._handle(name, self._rows[name][3], lambda action: self._guarded(name, action))
+            if self._homes[name]:
+                way, sends = ("REPORTS", "report") if self._side == "host" else ("ORDERS", "order")
+                setattr(handle, sends, partial(_send_sound, getattr(handle, sends), way, _kinds(self._on[name], way)))
             made = self._guarded(name, lambda: _named(target, self._homes[name])(handle))
             if made is not None:
                 self._made[name] = made
@@ -699,7 +702,7 @@ class Watchers:
             return None
         try:
             return action()
-        except Exception as error:  # whatever it is: a watcher ends no run by a mistake
+        except (Exception, SystemExit) as error:  # whatever it is: a watcher ends no run by a mistake
             if os.environ.get("EZPZ_DEBUG") == "1":
                 raise
             self._failed.add(name)
@@ -716,6 +719,14 @@ def _message(watcher: Watcher, home: ModuleType | None, way: str, kind: str) -> 
         return next((each for each in classes if each.kind == kind), messages.Unheard)
     except Exception:  # noqa: BLE001  # its side says so when it is made
         return messages.Unheard
+
+
+def _send_sound(send: Callable[..., Any], way: str, kinds: Sequence[str], message: Message, **where: Any) -> Any:
+    """Send what the other side takes; on anything else it would hang up, and that would end the run."""
+    if message.kind not in kinds:
+        raise ValueError(f"{message.kind} is none of its {way}")
+    _WAYS[way].decode(_WAYS[way].encode(message))
+    return send(message, **where)
 
 
 def _checked(side: LauncherSide) -> Wait | None:
