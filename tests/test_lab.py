@@ -51,8 +51,8 @@ def test_closing_a_lab_kills_what_runs_there(make_hosts):
     lab = make_hosts("n01")
     child = lab["n01"].popen(["setsid", "--fork", "sleep", "600"])
     child.wait(10)
-    process.wait_until(lab["n01"].pids, 5, "the sleep on n01")
-    assert list(process.survivors(lab.prefix).values()) == ["sleep 600"]
+    there = lambda: list(process.survivors(lab.prefix).values()) == ["sleep 600"]  # noqa: E731  # after its exec
+    process.wait_until(there, 30, "the sleep on n01")
     lab.close()
     assert not process.survivors(lab.prefix)
     assert not list(lab_hosts.NETNS.glob(f"{lab.prefix}-*"))
