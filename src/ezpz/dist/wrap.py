@@ -137,18 +137,15 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
     inner, before = model, Before(model)  # a short life: see there
     blocks = find_blocks(model) if extra.get("blocks") is None else select_blocks(model, extra["blocks"])
     _cut_by_plan(model, mesh, tp_plan)
-    if strategy not in {"fsdp", "hsdp"}:
-        watch_replaced(before, model, strategy)
-        del before
+    watch_replaced(before, model, strategy)
+    del before
     recompute_blocks(model, blocks, activation_checkpoint)
     log_precision(strategy, number_format, stored_formats(model))
     if compile:
         compile_blocks(model, blocks, own_device().type)
     if strategy in {"fsdp", "hsdp"}:
         options["reshard_after_forward"] = reshard_after_forward
-        _shard(model, mesh, blocks, number_format, options)
-        watch_replaced(before, model, strategy)
-        del before
+        _shard(model, mesh, blocks, number_format, options, strategy=strategy)
         _fill_meta(model, extra)
     else:
         _move(model, extra)
@@ -298,7 +295,13 @@ def _cut_by_plan(model: nn.Module, mesh: DeviceMesh | None, tp_plan: Mapping[str
 
 
 def _shard(
-    model: nn.Module, mesh: Any, blocks: list[nn.Module], dtype: torch.dtype | None, options: dict[str, Any]
+    model: nn.Module,
+    mesh: Any,
+    blocks: list[nn.Module],
+    dtype: torch.dtype | None,
+    options: dict[str, Any],
+    *,
+    strategy: str,
 ) -> None:
     from ezpz.dist.mesh import fsdp_mesh
     from ezpz.dist.support import check_fsdp2, move_model
@@ -309,7 +312,9 @@ def _shard(
         warn_of_other_weights(model, cut.get_group(cut.ndim - 1))
     if mesh.device_type not in _MOVED_BY_FSDP and not _on_meta(model):
         move_model(model, own_device())
+    before = Before(model)  # not earlier: the move may be a swap
     shard(model, cut, without_shared(model, blocks or largest_parts(model)), dtype, **options)
+    watch_replaced(before, model, strategy)
 
 
 def _replicate(model: nn.Module, strategy: str, mesh: DeviceMesh | None, options: dict[str, Any]) -> nn.Module:
