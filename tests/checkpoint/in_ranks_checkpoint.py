@@ -273,10 +273,10 @@ def test_random_numbers_and_objects_of_every_rank_go_on(folder):
     assert [draw(), random.gauss(0, 1)] == expected
     assert position.value == 5 + ezpz.get_rank()
     masks = ezpz.gather_objects(expected[0][0])
-    ezpz.init_mesh(
-        tp=2
-    )  # now ranks 0 and 1 are one replica and go on with the numbers of place 0, ranks 2 and 3 of place 1
-    checkpoints.load(path)
+    # Now ranks 0 and 1 are one replica and go on with the numbers of place 0, ranks 2 and 3 of place 1.
+    ezpz.init_mesh(tp=2)
+    model = Noise()  # of no mesh of its own
+    Checkpoints(folder, model=model, state={"position": position}).load(path)
     assert draw()[0] == masks[ezpz.get_rank() // 2]
     ezpz.init_mesh()
 
