@@ -203,6 +203,7 @@ def test_one_from_outside_over_ssh(launched, hosts, clean_env, tmp_path):
     assert record["eggs"] == {}
 
 
+CODES = "expected an exit code from 1 to 255"
 BAD = """
 from ezpz.launch.watchers import HostSide, LauncherSide, Watcher
 
@@ -233,6 +234,10 @@ class AtLauncher(LauncherSide):
         ("0", "{'state': 'fine'}", "ValueError: run.json has state already"),
         ("0", "{'rows': {1, 2}}", "TypeError: Object of type set is not JSON serializable"),
         ("0", "7", "TypeError: 'int' object is not iterable"),
+        *(
+            (f"self.handle.end_run('x', {code})", "{}", f"ValueError: the run cannot end with {code}; {CODES}")
+            for code in ("0", "300", "'7'", "None")
+        ),
     ],
 )
 def test_whatever_a_side_returns_the_run_ends_as_it_does(launched, tmp_path, failed, end, says):

@@ -247,7 +247,7 @@ class LauncherHandle(Handle):
         order: Sends a message of this watcher to all hosts that run, ``but`` one, or only ``to`` some; returns those it
             was sent to.
         live: Draws a line below the output, on a terminal; none where it is empty.
-        end_run: Ends the run: takes why, and the exit code.
+        end_run: Ends the run: takes why, and the exit code, 1 to 255.
         overdue: Ends the run because a time limit is over: takes which one.
         end_overdue: Ends a run that is `overdue`, and takes what ranks are doing; tells whether it does: a rank may
             have failed by itself meanwhile.

@@ -615,9 +615,15 @@ class Supervisor:
         return self._wall.end if self._wall else None
 
     def end_run(self, why: str, code: int) -> None:
-        """End the run, of something that is no failure of a rank or a host."""
+        """End the run, of something that is no failure of a rank or a host.
+
+        Raises:
+            ValueError: The code is none of a failure.
+        """
+        if type(code) is not int or not 0 < code < 256:
+            raise ValueError(f"the run cannot end with {code!r}; expected an exit code from 1 to 255")
         if not self.stopping:
-            self.blame(Failure(why, "", code, time.time()))
+            self.blame(Failure("the run", f"was ended: {why}", code, time.time()))
 
     def _send(self, number: int) -> None:
         """Send a signal to all ranks through their agents."""
