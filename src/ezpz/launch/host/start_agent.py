@@ -4,6 +4,12 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import _signal  # type: ignore[import-not-found]  # the first of the imports that Ctrl-C may come into
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # the agent takes signals when it stands guard
+
 import os
 import signal
 import socket
