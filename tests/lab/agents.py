@@ -5,7 +5,7 @@ from ezpz.launch import messages
 
 def settings(**more):
     fields = {"log_dir": "", "idle": None, "input": False, "recorder": "", "collectives": "", "parting": 0.0}
-    fields |= {"by_rank": False, "live": False, "watchers": []}
+    fields |= {"by_rank": False, "live": False, "stays": False, "watchers": []}
     return messages.Settings(**{**fields, **more})
 
 

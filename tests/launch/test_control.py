@@ -297,7 +297,7 @@ def test_an_agent_that_sends_what_is_no_report_is_lost_and_the_launch_lives_on(s
 
 
 def test_output_that_is_none_loses_the_host(subtests):
-    for content in (b"a b\n", b"0 3\nx", b"0 1", b"0 1 1\n", b"", b"0" * 4096):
+    for content in (b"a b\n", b"0 3\nx", b"0 1", b"0 1 -1\n", b"", b"0" * 4096):
         with subtests.test(content[:20]), forked() as (control, heard, connection, ends):
             connection.show(0, 1, b"x\n")
             connection.output.sendall(ends[1].writer.frame(content))

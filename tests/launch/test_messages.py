@@ -92,6 +92,18 @@ def test_whatever_a_message_holds_it_comes_back_as_it_was_sent(data):
     check_comes_back(direction, data.draw(made(kind, words=direction in WORDS.values())))
 
 
+@pytest.mark.parametrize("direction", [ORDERS, REPORTS])
+def test_a_message_names_the_world_it_belongs_to(direction):
+    message = messages.Note(text="x") if direction is REPORTS else messages.Kill()
+    line = direction.encode(message)
+    assert b"world" not in line
+    assert direction.addressed(line) == (0, message)
+    assert direction.addressed(direction.encode(message, 7)) == (7, message)
+    for world in (-1, "1", 1.5, True, None, 1 << 30):
+        with pytest.raises(MalformedMessage):
+            direction.addressed(json.dumps({**json.loads(line), "world": world}).encode())
+
+
 def wrong(field):
     """Values that a field must not hold."""
     no_number, nothing = (True, "1", [1]), () if getattr(field, "optional", False) else (None,)
@@ -221,7 +233,7 @@ def test_a_line_that_never_ends_is_refused_early():
         list(inbox.feed(b"x"))
 
 
-@given(st.builds(Piece, st.integers(-9, 999), st.integers(1, 2), st.binary(max_size=40)))
+@given(st.builds(Piece, st.integers(-9, 999), st.integers(1, 2), st.binary(max_size=40), world=st.integers(0, 9)))
 def test_a_piece_of_output_comes_back_as_it_was_sent(piece):
     assert Piece.decode(memoryview(b"".join(piece.encode()))) == piece
 
@@ -235,7 +247,7 @@ def test_output_that_is_none_is_one_kind_of_error(data):
 
 
 def test_a_piece_with_a_header_that_is_none_is_refused(subtests):
-    for header in (b"x\n", b"0 3\n", b"0 1 1\n", b"0\n", b"0 1", b"0" * 64 + b" 1\n", b"\xd9\xa3 1\n"):
+    for header in (b"x\n", b"0 3\n", b"0 1 -1\n", b"0 1 1 x\n", b"0\n", b"0 1", b"0" * 64 + b" 1\n", b"\xd9\xa3 1\n"):
         with subtests.test(header), pytest.raises(MalformedMessage):
             Piece.decode(memoryview(header + b"text"))
 

@@ -322,7 +322,7 @@ def test_an_agent_of_this_host_gets_memory_and_one_behind_tcp_none(way, monkeypa
 
 def test_a_frame_that_names_no_part_of_a_slot_ends_the_connection(subtests):
     of_none = b"0 1 %d 5\n" % SLOTS, b"0 1 -1 5\n", b"0 1 0 0\n", b"0 1 0 %d\n" % (SLOT_SIZE + 1)
-    for content in (*of_none, b"0 3 0 5\n", b"0 1 0 5 6\n", b"0 1 0 5\nand more"):
+    for content in (*of_none, b"0 3 0 5\n", b"0 1 0 5 -6\n", b"0 1 0 5 6 7\n", b"0 1 0 5\nand more"):
         with subtests.test(content), pytest.raises(MalformedMessage):
             Piece.decode(memoryview(content), Slots.inherited())
     with pytest.raises(MalformedMessage):  # where there are no slots

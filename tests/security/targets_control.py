@@ -119,6 +119,7 @@ SETTINGS = messages.Settings(
     parting=0.0,
     by_rank=True,
     live=False,
+    stays=False,
     watchers=[],
 )
 GREETING = b"ezpz-agent-1 reports 00000001 " + b"0" * 32 + b" " + b"0" * 64 + b"\n"

@@ -7,7 +7,7 @@ from shims and ranks, which are on one host and of one user:
     WELCOMES       launcher to agent   {"time": 1795287600.1, "settings": {"log_dir": "", "idle": null, …}}
     HELLOS         agent to launcher   {"say": "hello", "host": "n01"}
     REPORTS        agent to launcher   {"say": "up", "ranks": 4}
-    ORDERS         launcher to agent   {"do": "signal", "number": 15}
+    ORDERS         launcher to agent   {"do": "signal", "number": 15, "world": 2}
     FROM_RANKS     shim, rank to agent up 4711
     TO_SHIMS       agent to shim       signal 15
     TO_RANKS       agent to rank       hold 1
@@ -16,6 +16,10 @@ and a `Piece` of output on a connection of its own: ``3 1`` (rank, stream), a ne
 ``3 1 0 5000`` and a newline for the first 5,000 bytes of slot 0 (`ezpz.launch.shared_slots`); behind the last one comes
 ``end 17`` after 17 pieces. Whatever else arrives is
 a `MalformedMessage`, on which the reader closes the connection. Fields that a table lacks are left out.
+
+An order, a report and a piece belong to a **world**, the ranks of one program on some hosts: that of the launch, which
+comes with its agents (0, and left out: it is also the host as a whole), or one that was started on them later
+(`Start`). Its number is no field of a message but its address: ``"world": 2``, or a third word, ``3 1 2``.
 """
 
 from __future__ import annotations
@@ -55,17 +59,20 @@ from ezpz.launch.shim_messages import (
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from ezpz.launch.shared_slots import Slots
 
 _LONGEST_HELLO = 4096  # bytes
 _LONGEST_REPORT = 8 << 20  # bytes; the longest holds the stacks of a host's ranks
 LONGEST_PIECE = 16 << 20  # bytes of output at once; an agent cuts lines after the first MiB
-_LONGEST_HEADER = 32  # bytes in front of a piece
+_LONGEST_HEADER = 48  # bytes in front of a piece
 _PATH, _WORDS = 4096, 1 << 19  # characters
 _FRAMES, _FUNCTION = 1000, 1024
 _TEXT = 1 << 14  # characters
-_NAME = 80  # characters: of a section
+# Linux lets a program have words of 128 KiB, and 6 MiB of them (execve(2)).
+_LONGEST_WORD, _MOST_WORDS = 1 << 17, 1 << 16
+_LONGEST_ORDER = 8 << 20  # bytes: of a `Start`
 
 
 # How launcher and agent meet, when each has shown the other that it knows the secret (`ezpz.launch.frames`).
@@ -81,7 +88,8 @@ class Hello(Message):
 class Settings(Message):
     """What every agent of a launch needs to know: folder of the logs, idle limit, whether there is input, recorder's
     folder, folder where ranks leave their last collectives, how long ranks may take to end when the launcher is lost,
-    whether it reports the stages of each rank, whether the launcher draws a line of progress, and of each watcher
+    whether it reports the stages of each rank, whether the launcher draws a line of progress, whether it starts worlds
+    when it is told to, in place of one of its own, and stays until it is released, and of each watcher
     (`ezpz.launch.watchers`) its name, its file, the seconds until its host side is made by itself (0: before the ranks
     begin, -1: at its first message), what its sides are told, and the kinds of its words and of its orders where these
     are not known before.
@@ -95,6 +103,7 @@ class Settings(Message):
     parting: float = seconds_field()
     by_rank: bool = flag_field()
     live: bool = flag_field()
+    stays: bool = flag_field()
     watchers: list[tuple[str, str, float, str, str, str]] = rows_field(
         *(Text(40), Text(_PATH), Seconds(False), Text(_TEXT), Text(_TEXT), Text(_TEXT)), most=64
     )
@@ -260,6 +269,20 @@ class ConnectOutput(Message):
     kind = "connect"
 
 
+class Start(Message):
+    """Start the ranks of a world on this host, which is the one with this index among the world's: what each runs, in
+    which folder, with which variables (``EZPZ_PLACEMENT`` says how many), and what the launcher wants of them. Its
+    number has had no world before.
+    """
+
+    kind = "start"
+    index: int = number_field(0, RANKS)
+    command: list[str] = list_field(Text(_LONGEST_WORD), most=_MOST_WORDS)
+    folder: str = text_field(_PATH)
+    environ: list[tuple[str, str]] = rows_field(Text(_LONGEST_WORD), Text(_LONGEST_WORD), most=_MOST_WORDS)
+    settings: Settings = part_field(Settings)
+
+
 class AreYouAlive(Message):
     """Answer with `Alive`: a host that stands still keeps its connections, and says nothing."""
 
@@ -310,13 +333,23 @@ class _Json(Direction):
         super().__init__(longest, *messages)
         self.key = key
 
-    def encode(self, message: Message) -> bytes:
+    def encode(self, message: Message, world: int = 0) -> bytes:
         import json
 
-        named = {self.key: message.kind} if self.key else {}
+        named: dict[str, Any] = {self.key: message.kind} if self.key else {}
+        if world:
+            named["world"] = world
         return json.dumps({**named, **to_fields(message)}).encode()
 
     def decode(self, line: bytes) -> Message:
+        return self.addressed(line)[1]
+
+    def addressed(self, line: bytes) -> tuple[int, Message]:
+        """Return the world to which a message belongs, and the message.
+
+        Raises:
+            MalformedMessage: It is none that travels this way.
+        """
         import json
 
         if len(line) > self.longest:
@@ -329,9 +362,10 @@ class _Json(Direction):
         kind = self.find(name) if type(name) is str else None
         if kind is None:
             raise MalformedMessage(f"no message: {line[:60]!r}")
-        return from_fields(kind, values)
+        return _WORLD.check(values.get("world", 0)), from_fields(kind, values)
 
 
+_WORLD = Number(0, RANKS)
 WELCOMES = _Json("", LONGEST_ORDER, Welcome)
 HELLOS = _Json("say", _LONGEST_HELLO, Hello)
 REPORTS = _Json(
@@ -344,8 +378,9 @@ REPORTS = _Json(
 )
 ORDERS = _Json(
     "do",
-    LONGEST_ORDER,
+    _LONGEST_ORDER,
     *(
+        Start,
         Begin,
         Signal,
         Kill,
@@ -371,34 +406,42 @@ class Piece:
     """What a rank wrote on stream 1 or 2.
 
     Attributes:
+        world: The world of the rank.
         release: Gives back the memory in which the data is, which is the agent's from then on; None where it need not
             be given back.
     """
 
-    __slots__ = ("data", "rank", "release", "stream")
+    __slots__ = ("data", "rank", "release", "stream", "world")
 
     def __init__(
-        self, rank: int, stream: int, data: bytes | memoryview, release: Callable[[], None] | None = None
+        self,
+        rank: int,
+        stream: int,
+        data: bytes | memoryview,
+        release: Callable[[], None] | None = None,
+        *,
+        world: int = 0,
     ) -> None:
-        self.rank, self.stream, self.data, self.release = rank, stream, data, release
+        self.rank, self.stream, self.data, self.release, self.world = rank, stream, data, release, world
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Piece) and (self.rank, self.stream, self.data) == (
+        return isinstance(other, Piece) and (self.rank, self.stream, self.data, self.world) == (
             other.rank,
             other.stream,
             other.data,
+            other.world,
         )
 
     __hash__ = None  # type: ignore[assignment]  # none is kept in a set
 
     def encode(self) -> tuple[bytes, bytes]:
         """Return the two parts of what crosses the connection."""
-        return b"%d %d\n" % (self.rank, self.stream), bytes(self.data)
+        return b"%d %d%b\n" % (self.rank, self.stream, _third(self.world)), bytes(self.data)
 
     @staticmethod
-    def encode_lent(rank: int, stream: int, slot: int, size: int) -> bytes:
+    def encode_lent(rank: int, stream: int, slot: int, size: int, world: int = 0) -> bytes:
         """Return what crosses the connection in place of the first bytes of a slot."""
-        return b"%d %d %d %d\n" % (rank, stream, slot, size)
+        return b"%d %d %d %d%b\n" % (rank, stream, slot, size, _third(world))
 
     @staticmethod
     def encode_end(pieces: int) -> bytes:
@@ -427,20 +470,30 @@ class Piece:
         known = _HEADERS.get(header) if newline else None
         if known is None:
             words = header.decode("utf-8", "surrogateescape").split(" ")
-            if slots and newline and len(words) == len(_LENT_HEADER) and len(content) == len(header) + 1:
-                rank, stream, slot, size = (field.read(word) for field, word in zip(_LENT_HEADER, words, strict=True))
-                return cls(rank, stream, slots.room(slot, size), lambda: slots.give_back(slot))
-            if not newline or len(words) != len(_HEADER):
+            fields = _HEADER if len(words) in _WHOLE else _LENT_HEADER
+            if not newline or len(words) not in {len(fields), len(fields) + 1}:
                 raise MalformedMessage(f"no piece of output: {header!r}")
-            rank, stream = (field.read(word) for field, word in zip(_HEADER, words, strict=True))
-            known = rank, stream
+            values = [field.read(word) for field, word in zip((*fields, _WORLD), words, strict=False)]
+            world = values.pop() if len(words) > len(fields) else 0
+            if fields is _LENT_HEADER:
+                rank, stream, slot, size = values
+                if not slots or len(content) != len(header) + 1:
+                    raise MalformedMessage(f"no piece of output: {header!r}")
+                return cls(rank, stream, slots.room(slot, size), lambda: slots.give_back(slot), world=world)
+            known = values[0], values[1], world
             if len(_HEADERS) < _MOST_HEADERS:
                 _HEADERS[header] = known
-        return cls(*known, bytes(content[len(header) + 1 :]))
+        rank, stream, world = known
+        return cls(rank, stream, bytes(content[len(header) + 1 :]), world=world)
 
 
-_HEADERS: dict[bytes, tuple[int, int]] = {}  # those that were read before
+def _third(world: int) -> bytes:
+    return b" %d" % world if world else b""
+
+
+_HEADERS: dict[bytes, tuple[int, int, int]] = {}  # those that were read before
 _MOST_HEADERS = 4096
 _END, _COUNT = b"end ", Number(0, 1 << 62)
 _HEADER = (Number(-RANKS, RANKS), Number(1, 2))
 _LENT_HEADER = (*_HEADER, Number(0, SLOTS - 1), Number(1, SLOT_SIZE))
+_WHOLE = (len(_HEADER), len(_HEADER) + 1)  # words of a header with or without a world

@@ -228,6 +228,7 @@ class PlanBuilder:
             "parting": _PARTING if scheduler(survey.allocation.scheduler).signalling_daemon else 0.0,
             "by_rank": survey.placement.world_size <= _STAGES_OF_EACH,
             "live": not self.keeps_terminal and may_draw(self.environ),
+            "stays": False,
             "watchers": [*self._watchers()],
         }
 

@@ -278,6 +278,7 @@ class NoConnection:
         parting=0.0,
         by_rank=False,
         live=False,
+        stays=False,
         watchers=[],
     )
 
