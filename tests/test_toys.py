@@ -94,7 +94,7 @@ from ezpz.cluster.devices.grants import strangers
 from ezpz.dist import local_rendezvous, rendezvous
 from ezpz.launch import wall
 from ezpz.launch.contract import inherited
-from ezpz.launch.run.world import _usual_cause
+from ezpz.launch.run.rollcall import _usual_cause
 
 assert wall.ends({"TOY_JOB": "7", "TOY_END": "1795289400"}) == 1795289400.0
 assert wall.ends({"TOY_JOB": "7", "EZPZ_JOBID": "7", "EZPZ_JOB_END": "1795289400"}) == 1795289400.0

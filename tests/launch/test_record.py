@@ -20,7 +20,7 @@ from ezpz.launch import record
 from ezpz.launch.messages import Stages as StagesReport
 from ezpz.launch.options import parse
 from ezpz.launch.planning import PlanBuilder, survey
-from ezpz.launch.run.world import Stages
+from ezpz.launch.run.rollcall import Stages
 from ezpz.redact import redact_argv
 from lab import process
 

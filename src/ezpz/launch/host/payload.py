@@ -42,14 +42,15 @@ class Payload(namedtuple("Payload", "command folder environ")):  # noqa: PYI024 
         environ: dict[str, str]
 
 
+def contents(command: Sequence[str], environ: Mapping[str, str]) -> Payload:
+    """Return what every agent gets to know: what to run, where, and the whole environment of the ranks."""
+    words = [_text(word) for word in command]
+    return Payload(words, _text(_folder(environ)), {_text(name): _text(value) for name, value in environ.items()})
+
+
 def pack(command: Sequence[str], environ: Mapping[str, str]) -> bytes:
-    """Return the payload for every agent: what to run, where, and the whole environment of the ranks."""
-    payload = {
-        "command": [_text(word) for word in command],
-        "folder": _text(_folder(environ)),
-        "environ": {_text(name): _text(value) for name, value in environ.items()},
-    }
-    text = json.dumps(payload)  # ASCII, so that characters are bytes
+    """Return the payload for every agent, as bytes."""
+    text = json.dumps(contents(command, environ)._asdict())  # ASCII, so that characters are bytes
     return f"{len(text)} {text}".encode("ascii")
 
 

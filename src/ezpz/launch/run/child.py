@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
     from ezpz.launch.loop import Loop
-    from ezpz.launch.run.world import World
+    from ezpz.launch.run.rollcall import RollCall
 
 
 __all__ = ["Child", "Children"]
@@ -249,22 +249,27 @@ class Children:
             self._loop.at("pipes", self._read_until, lambda: None)  # to look at `drained` again
         return ended
 
-    def failure(self, world: World) -> Failure:
-        """Return what is wrong when one has ended before its time."""
+    def failure(self, came: RollCall, *, begun: bool) -> Failure:
+        """Return what is wrong when one has ended before its time.
+
+        Args:
+            came: Which ranks have come up.
+            begun: Whether they have been let begin.
+        """
         child = next((child for child in self.all if child.code), self.all[0])
         code, host = child.code or 0, ""
         said = _ABORT_IS_SAID in self.text
-        if self.ended_by_itself and world.begun:
+        if self.ended_by_itself and begun:
             asked = "because a rank called MPI_Abort" if said else "although none had failed: was it asked to end?"
             words = f"exited with code {code} and ended the ranks, {asked}{_ABOVE if self.words else ''}"
         elif code < 0:
             words = f"{how(code)}, and the ranks with it"
         else:
-            came = "no rank reported that it came up" if world.empty else world.absent()
-            host, line = world.named_in(self.text)
+            up = "no rank reported that it came up" if came.empty else came.absent()
+            host, line = came.named_in(self.text)
             quoted = f": of {host} it says {line[:_QUOTED]!r}" if host else ""
-            words = f"{how(code)}, and {came}{quoted}{_ABOVE if self.words else ''}"
-        exit_code = code if said and world.begun and code > 0 else _REFUSED
+            words = f"{how(code)}, and {up}{quoted}{_ABOVE if self.words else ''}"
+        exit_code = code if said and begun and code > 0 else _REFUSED
         return Failure(
             f"{child.name} (pid {child.pid})",
             words,

@@ -56,14 +56,17 @@ _READ = 1 << 18
 _READS = 16  # of all hosts' output in a turn, about: signals and reports wait meanwhile
 
 
-class Report(namedtuple("Report", "host message")):  # noqa: PYI024  # typing.NamedTuple needs typing
-    """What the agent of the host with this index reports: `Hello` when it has come, `Lost` when it has gone."""
+class Report(namedtuple("Report", "host message world", defaults=(0,))):  # noqa: PYI024  # NamedTuple needs typing
+    """What the agent of the host with this index reports of a world: `Hello` when it has come, `Lost` when it has
+    gone, and with it all worlds of the host.
+    """
 
     __slots__ = ()
 
     if TYPE_CHECKING:
         host: int
         message: Message
+        world: int = 0
 
 
 class WayBack(namedtuple("WayBack", "connection writer")):  # noqa: PYI024  # as above
@@ -255,9 +258,9 @@ class Control:
             else:
                 self._selector.register(peer.connection, selectors.EVENT_READ, peer)
 
-    def order(self, order: Message, hosts: set[int] | None = None) -> set[int]:
-        """Send an order to the agents of some hosts, or of all; return the hosts that it was sent to."""
-        content = ORDERS.encode(order)
+    def order(self, order: Message, hosts: set[int] | None = None, world: int = 0) -> set[int]:
+        """Send an order for a world to the agents of some hosts, or of all; return the hosts that it was sent to."""
+        content = ORDERS.encode(order, world)
         to = [peer for peer in self._agents.values() if peer.has_host and (hosts is None or peer.index in hosts)]
         return {peer.index for peer in to if self._send(peer, content)}
 
@@ -480,10 +483,10 @@ class Control:
             if not peer.has_host:
                 yield self._introduced(peer, bytes(content))
                 continue
-            message = REPORTS.decode(bytes(content))
-            if isinstance(message, Done):
+            world, message = REPORTS.addressed(bytes(content))
+            if isinstance(message, Done) and not world:
                 self.done.add(peer.index)
-            yield Report(peer.index, message)
+            yield Report(peer.index, message, world)
 
     def _introduced(self, peer: _Peer, content: bytes) -> Report:
         """Take an agent's first words; a host of the plan has one agent, and the first stays."""

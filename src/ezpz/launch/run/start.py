@@ -17,7 +17,6 @@ from ezpz.launch.host.start_agent import run_local
 from ezpz.launch.limits import FILES_OF_HOST, FILES_OF_MPI, FILES_OF_RANK, FILES_OF_SSH, make_room, shortage
 from ezpz.launch.run.child import Child
 from ezpz.launch.run.failures import LOST, UNREACHED, Failure, log_of
-from ezpz.launch.run.rank_input import leave_stdin
 from ezpz.launch.run.supervisor import PORT_TAKEN, Supervisor
 from ezpz.launch.shared_slots import Slots
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from ezpz.launch.run.control import Control
     from ezpz.launch.run.failures import Limits
     from ezpz.launch.run.terminal import Screen
+    from ezpz.launch.run.world import World
     from ezpz.launch.wall import Wall
 
     Ends = tuple[socket.socket, socket.socket]
@@ -76,7 +76,7 @@ def supervise(
     run.launch, run.folder, run.began = plan.supervision.launch_id, folder, began
     run.address = asking_address(run.launch)
     run.more = dict(more or {})
-    run.watch.prepare()
+    run.world.watch.prepare()
     return run.run()
 
 
@@ -128,15 +128,15 @@ class _Run(Supervisor):
         Raises:
             EzpzError: They may not.
         """
-        refusal = self.refusal()
+        refusal = self.world.refusal()
         if refusal:
             self._begun = self._keep_first_record(index)
             raise refusal if isinstance(refusal, EzpzError) else LaunchError(f"cannot start: {refusal}")
 
-    def all_train(self) -> None:
+    def all_train(self, world: World) -> None:
         """Write the stages of the start into run.json while the ranks train, for `ezpz startup`."""
-        known = {"run_folder": self._run_folder or None, "job_ends": self.job_ends()}
-        self._begun = {**self._begun, **known, "stages": self.stages.summary()}
+        known = {"run_folder": world.run_folder or None, "job_ends": self.job_ends()}
+        self._begun = {**self._begun, **known, "stages": world.stages.summary()}
         record.write(self.folder, self._begun)
 
     def note_ends_within(self, seconds: float) -> None:
@@ -156,7 +156,7 @@ class _Run(Supervisor):
 
             started = wall.starts(os.environ)  # a chain of jobs has asked the scheduler where no variable says it
             fields["job_started"] = fields.get("job_started") if started is None else started
-        self._of_start = self.watch.parts("of_start", fields)
+        self._of_start = self.world.watch.parts("of_start", fields)
         fields.update(self._of_start)
         placed = fields["plan"]
         entry = {
@@ -175,7 +175,7 @@ class _Run(Supervisor):
 
     def _completed(self, begun: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of run.json for a launch that is over, from those of its beginning."""
-        outcome = self.outcome
+        world, outcome = self.world, self.outcome
         causes = [outcome.cause] if outcome.cause else []
         entries = [
             record.failure(
@@ -194,24 +194,24 @@ class _Run(Supervisor):
             for one in [*causes, *(one for one in outcome.failures if one is not outcome.cause)]
         ]
         more = {
-            "stages": self.stages.summary(),
-            "silent": self.world.silent(),
+            "stages": world.stages.summary(),
+            "silent": world.roll.silent(),
             "lost": outcome.lost,
             "blames": outcome.blames(),
             "step": outcome.step,
-            "began": self.world.begun,
+            "began": world.begun,
             "job_ends": self.job_ends(),
             "ends_within": None,
             "cause": entries[0] if causes else None,
             "failures": entries[len(causes) :],
             "causes": [],
-            "run_folder": self._run_folder or None,
+            "run_folder": world.run_folder or None,
             "notes": outcome.notes,
             "launcher_words": self.launcher_words(),
         }
         known = {name: value for name, value in {**begun, **more}.items() if name not in self._of_start}
-        more.update(self.watch.parts("of_start", known))
-        self._watched = self.watch.parts("end", {**begun, **more}, outcome)
+        more.update(world.watch.parts("of_start", known))
+        self._watched = world.watch.parts("end", {**begun, **more}, outcome)
         more.update(self._watched)
         return record.ended({**begun, **more}, outcome.code, time.time(), stopped=outcome.stopped)
 
@@ -220,14 +220,14 @@ class _Run(Supervisor):
 
         A mistake of ours in them must not spoil an end whose record is complete.
         """
-        if not (fields["exit_code"] or self._run_folder or self._watched):  # nothing could say more
+        if not (fields["exit_code"] or self.world.run_folder or self._watched):  # nothing could say more
             return ""
         from ezpz.why import Facts, diagnose, last_line
 
         try:
-            facts = Facts.read(self.folder, self._run_folder)
+            facts = Facts.read(self.folder, self.world.run_folder)
             facts.launch = fields  # the file may not have been written
-            self.watch.all("explain", facts, failed=bool(fields["exit_code"]))
+            self.world.watch.all("explain", facts, failed=bool(fields["exit_code"]))
             causes = diagnose(facts)
             if causes:
                 record.write(self.folder, {**fields, "causes": [cause.as_json() for cause in causes]})
@@ -264,6 +264,8 @@ class _LocalRun(_Run):
             end.close()
         self.control.adopt(0, os.uname().nodename, *ours, slots)
         if self.control.settings.input and not plan.supervision.keeps_terminal:
+            from ezpz.launch.run.rank_input import leave_stdin
+
             leave_stdin()  # the rank has it
         self.children.add(Child(pid, "the agent of this host", 0))
 
@@ -368,7 +370,7 @@ class _AgentsRun(_Run):
         trial = f"expected an agent that reports. Try `{self._trial(child.host)}`"
         text = f"{self._ending(child)}{f': {meaning}' if meaning else f'; {trial}'}"
         why = UNREACHED if child.code == _OF_SSH else ""
-        self.fail(Failure(f"cannot start ranks on {host}:", text, _REFUSED, time.time(), host=host, why=why))
+        self.world.fail(Failure(f"cannot start ranks on {host}:", text, _REFUSED, time.time(), host=host, why=why))
 
     def judge_launcher(self) -> None:
         """An ssh has ended before its agent, which had come, reported that all is over there."""
@@ -380,12 +382,12 @@ class _AgentsRun(_Run):
             if why:
                 self.outcome.lost.append(host)
             text = f"is lost: {self._ending(child)}"
-            self.blame(Failure(f"host {host}", text, _REFUSED, time.time(), host=host, why=why))
+            self.world.blame(Failure(f"host {host}", text, _REFUSED, time.time(), host=host, why=why))
 
     def launcher_words(self) -> str:
         """Return what ssh wrote of each host of which nothing was heard."""
         hosts = self.plan.placement.hosts
-        silent = set(self.world.silent())
+        silent = set(self.world.roll.silent())
         said = ((host, self._last_line(index)) for index, host in enumerate(hosts) if host in silent)
         return "".join(f"{host}: {line}\n" for host, line in said if line)
 

@@ -244,6 +244,8 @@ class Screen:
         data: bytes | memoryview,
         now: float,
         release: Callable[[], None] | None = None,
+        *,
+        world: int = 0,
     ) -> None:
         r"""Show what a rank has written.
 
@@ -253,12 +255,13 @@ class Screen:
             data: Whole lines, or the beginning of one that has waited long enough.
             now: Monotonic time, seconds.
             release: Called when the data is no longer needed.
+            world: The world of the rank, where it is not the first of the launch.
         """
         self._now = now
         pieces = None
         if release and self._label:
             data = bytes(data)
-        if stream == 2 and rank is not None and self._folds and data:
+        if stream == 2 and rank is not None and self._folds and data and not world:
             pieces = self._folds.add(rank, data, now)
         if release and (isinstance(data, bytes) or (pieces is not None and not any(one is data for _, one in pieces))):
             release()  # all that is shown of it is copied
@@ -266,8 +269,8 @@ class Screen:
         if pieces is not None:
             self._show_all(pieces, release)
         else:
-            label = _label([rank]) if self._label and rank is not None else b""
-            self._show((rank, stream), data, label, release)
+            label = _label([rank], world) if self._label and rank is not None else b""
+            self._show((rank, stream, world) if world else (rank, stream), data, label, release)
 
     def say(self, text: str) -> None:
         """Show a line of ours, or some, on stderr, behind all that was shown before; the last newline may be
@@ -356,7 +359,7 @@ class Screen:
 
     def _show(
         self,
-        speaker: tuple[int | None, int],
+        speaker: tuple[int | None, ...],
         data: bytes | memoryview,
         label: bytes,
         release: Callable[[], None] | None = None,
@@ -387,10 +390,10 @@ def _counted(data: bytes, ranks: int) -> bytes:
     return text + f" [{ranks} ranks]".encode() + line[len(text) :] + rest
 
 
-def _label(ranks: Sequence[int | None]) -> bytes:
-    """Return the prefix of lines: ``[0-3,7]: ``."""
+def _label(ranks: Sequence[int | None], world: int = 0) -> bytes:
+    """Return the prefix of lines: ``[0-3,7]: ``, and ``[2/0]: `` of another world than the first."""
     parts = []
     for _, group in groupby(enumerate(ranks), key=lambda pair: (pair[1] or 0) - pair[0]):
         run = [rank for _, rank in group]
         parts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
-    return f"[{','.join(parts)}]: ".encode()
+    return f"[{f'{world}/' * bool(world)}{','.join(parts)}]: ".encode()

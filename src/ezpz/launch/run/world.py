@@ -1,260 +1,555 @@
-"""Compare the world of ranks that came up with the one that was planned, and describe the ways in which they differ."""
+"""Own the ranks of one program: whether they may begin, which of their failures was first, and how all of them end.
+
+A launch has one world, that which its hosts bring up with their agents. Others may be started on the same agents: a
+failure in one ends that one.
+"""
 
 from __future__ import annotations
 
-import re
+import math
+import signal
+import time
 
-from ezpz.cluster.scheduler import scheduler
-from ezpz.ranks import FAMILIES
-from ezpz.records import NamedTuple
+from ezpz.errors import EzpzError
+from ezpz.launch import messages
+from ezpz.launch.run.failures import (
+    CANNOT_START,
+    LOST,
+    NOT_STARTED,
+    PASSED_ON,
+    Failure,
+    Outcome,
+    aborted,
+    earliest,
+    host_lost,
+    host_refused,
+    last_words,
+    left_early,
+    log_of,
+    nodes_failed,
+    rank_failed,
+)
+from ezpz.launch.run.rollcall import STAGES, RollCall, Stages
+from ezpz.launch.watchers import LauncherHandle, Watchers
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from ezpz.launch.messages import Mismatch, Up
-    from ezpz.launch.messages import Stages as StagesReport
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from ezpz.launch.messages import Message, Settings
     from ezpz.launch.plan import LaunchPlan
+    from ezpz.launch.run.failures import Limits
+    from ezpz.launch.run.supervisor import Supervisor
+
+__all__ = ["FAILURE_GRACE", "PORT_TAKEN", "SIGNAL_GRACE", "World"]
+
+PORT_TAKEN = -1  # no exit code of a process: the ranks could not meet where they were sent
+
+FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL after a rank failed: the prompt is back within five
+SIGNAL_GRACE = 10.0  # seconds after a signal from outside: ranks may want to write a checkpoint
+_PAUSING = (signal.SIGSTOP, signal.SIGCONT)
+_SETTLE = 0.1  # seconds for failures that happened at the same time, or even earlier on another host
+_LAUNCHER_ENDS = 3.0  # seconds for the program that starts ranks to end, when it has ended them before they began
+_SETTLE_LONG = 0.7  # the same where an MPI has killed the shims, or a peer was lost: another end says why
+_UNBEGUN = 0.5  # seconds for mpiexec to end by itself, quietly, when its ranks are not to begin; some may never come
+_LATE = 30.0  # seconds after which a line names the ranks that all others wait for
+_CLEAN_UP = 8.0  # seconds from SIGKILL until a world that reports nothing is given up on hosts that go on
+_TIME_LIMIT = 124
+_REFUSED = 125
 
 
-# How far the ranks have come, summed per host: what is held grows with hosts, not with ranks, of which each is known
-# in small worlds only.
-
-STAGES = ("shim", "process", "interpreter", "torch", "setup", "met", "group", "model", "data", "step", "second_step")
-
-
-class _Times(NamedTuple):
-    ranks: int
-    low: float
-    median: float
-    high: float
-
-
-class Stages:
-    """When the ranks reached each stage, in seconds since the launch began."""
-
-    def __init__(self) -> None:
-        self._hosts: dict[str, dict[str, _Times]] = {}
-        self._ranks: dict[str, dict[int, float]] = {}
-
-    def add(self, host: str, report: StagesReport, began: float) -> None:
-        """Note what a host reports of its ranks; its earlier report of the same stage counts no more.
-
-        Args:
-            host: The host.
-            report: One of `STAGES`, with the times at which the first, half and the last of its ranks reached it;
-                others are dropped.
-            began: When the launch began.
-        """
-        if report.stage in STAGES and report.count > 0:
-            low, median, high = (moment - began for moment in (report.low, report.median, report.high))
-            self._hosts.setdefault(report.stage, {})[host] = _Times(report.count, low, median, high)
-            for rank, moment in report.ranks:
-                self._ranks.setdefault(report.stage, {})[rank] = moment - began
-
-    def reached(self, stage: str) -> int:
-        """Return how many ranks have reached a stage."""
-        return sum(times.ranks for times in self._hosts.get(stage, {}).values())
-
-    def summary(self) -> dict[str, dict[str, object]]:
-        """Return what ``run.json`` says: stages in their order, those that no rank has reached left out.
-
-        The median is that of the hosts' medians, weighted by their ranks.
-        """
-        return {
-            stage: {**_summed(self._hosts[stage]), **_by_rank(self._ranks.get(stage, {}))}
-            for stage in STAGES
-            if stage in self._hosts
-        }
-
-
-def _by_rank(ranks: dict[int, float]) -> dict[str, object]:
-    """Return the time of each rank, None for those that have not come so far; nothing in a large world."""
-    if not ranks:
-        return {}
-    times = [ranks.get(rank) for rank in range(max(ranks) + 1)]
-    return {"by_rank": [None if seconds is None else round(seconds, 3) for seconds in times]}
-
-
-def _summed(hosts: dict[str, _Times]) -> dict[str, object]:
-    ranks = sum(times.ranks for times in hosts.values())
-    return {
-        "ranks": ranks,
-        "min": round(min(times.low for times in hosts.values()), 3),
-        "median": round(_median(sorted((times.median, times.ranks) for times in hosts.values()), ranks), 3),
-        "max": round(max(times.high for times in hosts.values()), 3),
-        "slowest_host": max(hosts, key=lambda host: hosts[host].high),
-    }
-
-
-def _median(ordered: list[tuple[float, int]], ranks: int) -> float:
-    passed = 0
-    for index, (value, count) in enumerate(ordered):
-        passed += count
-        if 2 * passed == ranks:  # half on either side
-            return (value + ordered[index + 1][0]) / 2
-        if 2 * passed > ranks:
-            return value
-    raise ValueError("no host has reported anything")
-
-
-__all__ = ["Stages", "World"]
-
-_NAMED = 3  # hosts that are named one by one
-_WORD = r"\w[\w.-]*\w|\w"
-# The beginning of a line names the host that it comes from: "[mpiexec@n01] …", "[n01:4711] …". Open MPI 4 also
-# names hosts that it has reached: "my node: n01", "target node: n01".
-_SPEAKER = r"^\s*(?:\[[^\]]*\]\s*|(?:my|target) node:.*)"
+def _is_done_by_others(failure: Failure) -> bool:
+    """Tell whether a scheduler that kills a whole step leaves such a failure."""
+    return failure.is_consequence or failure.status == -signal.SIGKILL or failure.why.startswith(LOST)
 
 
 class World:
-    """What is known of each host: silent, partly up, up.
+    """The ranks of one program.
+
+    Args:
+        launch: The launch to which they belong: its hosts, its loop, and who shows what it says.
+        plan: What is started.
+        limits: What the user allows it.
+        settings: What its agents are told.
+        number: Its number, 0 for the world that comes with the hosts.
+        places: Of each of its hosts the index among those of the launch; all of them by default.
 
     Attributes:
+        roll: Which of its ranks have come up.
+        stages: How far they are.
+        outcome: How it ended.
+        watch: The watchers of its ranks.
         begun: Whether ranks have been let begin. This launcher's own, which it forks one after the other, need no
             word.
+        stopping: Whether it is being ended.
+        is_over: Whether all is over on its hosts.
+        run_folder: Where rank 0 keeps its run; empty without one.
+        shown: Bytes of output since its failure.
     """
 
-    def __init__(self, plan: LaunchPlan) -> None:
-        self.begun = self._is_local = plan.flavour is None
-        self._hosts = plan.placement.hosts
-        self._counts = plan.placement.counts
-        self._started = plan.started.world_size
-        self._agents = " agents" if plan.forks else ""
-        self._program = plan.choice.exe or plan.flavour_name
-        self._flavour = plan.flavour_name
-        self._up: dict[int, int] = {}
-        self._partly: dict[int, int] = {}
-        self._names: dict[int, str] = {}
-        self._strangers: list[tuple[str, tuple[str, str, str]]] = []
+    def __init__(
+        self,
+        launch: Supervisor,
+        plan: LaunchPlan,
+        limits: Limits,
+        settings: Settings,
+        *,
+        number: int = 0,
+        places: Sequence[int] | None = None,
+    ) -> None:
+        self.launch, self.plan, self.limits, self.settings, self.number = launch, plan, limits, settings, number
+        self.hosts = launch.hosts
+        self.places = tuple(range(len(plan.placement.hosts)) if places is None else places)
+        self.roll = RollCall(plan)
+        self.stages = Stages()
+        self.outcome = Outcome()
+        self.watch = Watchers(settings.watchers, "launcher", self._handle, self.note, launch.kept_no_more)
+        self.begun = plan.flavour is None and not number
+        self.stopping = self.is_over = False
+        self.run_folder = ""
+        self.shown = 0
+        self._loop = launch.loop
+        self._limit = ""  # why it is ended, as long as watchers find out what its ranks are doing
+        self._waiting_signals: list[int] = []  # for ranks that have not begun
+        self._were_asked = False  # watchers, whether ranks may begin
+        self._hold = 0  # what agents were last told of that: `messages.Hold`
+        self._answers_by = 0.0  # when watchers are waited for no more after a failure
+        self._settle_at = math.inf
+        self._left: list[tuple[str, messages.Finished]] = []  # of each host, the first rank that ended with 0
+        self._done: set[int] = set()  # hosts on which it is over; of world 0 the hosts themselves are done then
 
     @property
-    def complete(self) -> bool:
-        """Whether every rank of every host is ready to begin."""
-        return len(self._up) == len(self._hosts)
+    def id(self) -> str:
+        """Id that all of its processes carry."""
+        return f"{self.launch.launch}/{self.number:08x}" if self.number else self.launch.launch
+
+    # When it begins.
+
+    def start(self) -> None:
+        """Watch over its limits, and start it on the hosts that have come, where its ranks do not come with them."""
+        limits = self.limits
+        if limits.start is not None:
+            self._loop.after(self._timer("start"), limits.start, self._not_started)
+        if not self.begun:
+            self._loop.after(self._timer("late"), _LATE, self._tell_late)
+        if limits.run is not None:
+            whole = "--timeout, of the whole run; of one without progress: --idle-timeout"
+            reason = f"the run has not ended within {limits.run:g} s ({whole})"
+            self._loop.after(self._timer("run"), limits.run, lambda: self._overdue(reason))
+        self.watch.start(self._loop)
+        for index in sorted(self.hosts.running.intersection(self.places)) if self.number else ():
+            self.host_came(index, self.hosts.name(index))
+
+    def host_came(self, index: int, name: str) -> None:
+        """Take note of a host whose agent has come."""
+        place = self.places.index(index) if index in self.places else index
+        self.roll.came(place, name)
+        if self.number:
+            if not self.stopping:
+                self._start_on(index, place)
+            return
+        misplaced = self.roll.misplaced(place, name)
+        if misplaced:
+            self.fail(Failure("world:", misplaced, _REFUSED, time.time(), host=self.hosts.name(index)))
+        if self.hosts.is_killed or (self.stopping and not self.begun):
+            self._order(messages.Kill(), to={index})
+        elif self.begun:  # without waiting for all, because one is unsupervised
+            self._order(messages.Begin(), to={index})
+
+    def _start_on(self, index: int, place: int) -> None:
+        """Let the agent of a host start those of its ranks that belong there."""
+        from ezpz.launch.host.payload import contents
+
+        given = contents(self.plan.command, self.plan.agent_environment())
+        apart = self.plan.supervision.for_agents
+        environ = [(name, value) for name, value in given.environ.items() if name not in apart]
+        start = messages.Start(
+            index=place, command=given.command, folder=given.folder, environ=environ, settings=self.settings
+        )
+        self._order(start, to={index})
+
+    def let_begin(self) -> None:
+        """Let all ranks begin, and give them the signals that came before; nothing has failed so far."""
+        if self.begun or self.stopping or self.outcome.failures:
+            return
+        refusal = self.refusal()
+        if refusal:
+            self._refuse(refusal)
+            return
+        self.begun = True
+        self._order(messages.Begin())
+        for number in self._waiting_signals:
+            self.send(number)
+
+    def begin_unsupervised(self) -> None:
+        """Begin without those of a host that cannot reach the launcher: no message will tell when they are complete."""
+        self._loop.cancel(self._timer("start"))
+        self.let_begin()
+
+    def refusal(self) -> str | EzpzError:
+        """Return why watchers let no rank begin; empty where they do. They are asked once."""
+        if self._were_asked:
+            return ""
+        self._were_asked = True
+        return next(filter(None, self.watch.before_begin()), "")
+
+    def _refuse(self, why: str | EzpzError) -> None:
+        """Let no rank begin, if none has."""
+        if not (self.begun or self.stopping):
+            code = why.exit_code if isinstance(why, EzpzError) else _REFUSED
+            self.blame(Failure("cannot start:", str(why).removesuffix("."), code, time.time()))
+
+    def _tell_late(self) -> None:
+        if not (self.begun or self.stopping):
+            self.note(self.roll.awaited(_LATE))
+
+    def _not_started(self) -> None:
+        """End it, because some of its ranks have not come up in time."""
+        if not self.stopping:
+            text = self.roll.missing(self.limits.start or 0.0) + self.launch.hint()
+            late = self.roll.late()
+            host = self.plan.placement.hosts[late[0]] if len(late) == 1 else None
+            self.blame(Failure("world:", text, _REFUSED, time.time(), host=host, why=NOT_STARTED))
+
+    # What agents report of it.
+
+    def hear(self, index: int, message: Message) -> None:
+        """Take a report of one of its hosts."""
+        host = self.hosts.name(index)
+        if isinstance(message, messages.Up | messages.Partial):
+            self._hear_of_start(self.places.index(index) if index in self.places else index, message)
+        elif isinstance(message, messages.Recording | messages.Stages | messages.Finished):
+            self._hear_of_work(host, message)
+        elif isinstance(message, messages.Note):
+            self.note(message.text)
+        elif isinstance(message, messages.Done):
+            self._note_step(message.step)
+            self.watch.all("gone", index)
+            self._note_stuck(host, message.stuck)
+            self._over_on(index)
+        elif not self.watch.hear(message, index):
+            self._hear_of_failure(host, message)
+            if isinstance(message, messages.Lost):
+                self._over_on(index)
+
+    def _hear_of_start(self, place: int, message: messages.Up | messages.Partial) -> None:
+        if isinstance(message, messages.Partial):
+            self.roll.partly(place, message.have)
+            return
+        self.roll.up(place, message)
+        if self.roll.complete:
+            self._loop.cancel(self._timer("start"))
+            self.let_begin()
+
+    def _hear_of_work(self, host: str, message: messages.Recording | messages.Stages | messages.Finished) -> None:
+        if isinstance(message, messages.Finished):
+            self._rank_finished(host, message)
+        elif isinstance(message, messages.Stages):
+            self.stages.add(host, message, self.launch.began)
+            if message.stage == STAGES[-1] and self.stages.reached(message.stage) == self.plan.placement.world_size:
+                self.launch.all_train(self)
+        else:
+            self.run_folder = message.folder
+            self.watch.use_folder(message.folder)
+
+    def _rank_finished(self, host: str, message: messages.Finished) -> None:
+        self._left.append((host, message))
+        self._note_step(message.step)
+        if self.limits.leave is not None:
+            reason = (
+                f"rank {message.rank} ended with 0, and others still run {self.limits.leave:g} s (--exit-timeout) later"
+            )
+            self._loop.after(self._timer("leave"), self.limits.leave, lambda: self._overdue(reason))
+
+    def _note_step(self, step: int) -> None:
+        if step >= 0:
+            self.outcome.step = max(step, self.outcome.step if self.outcome.step is not None else step)
+
+    def _note_stuck(self, host: str, stuck: list[int]) -> None:
+        if stuck:
+            pids = ", ".join(map(str, stuck))
+            where = "they wait in the kernel, often for a file system"
+            self.note(f"processes {pids} on host {host} survive SIGKILL: {where}")
+
+    def _hear_of_failure(self, host: str, message: Message) -> None:
+        if isinstance(message, messages.RankFailed):
+            self._note_step(message.step)
+            self.fail(rank_failed(host, message))
+        elif isinstance(message, messages.Mismatch):
+            self.roll.strangers(message)
+            self.fail(Failure("world:", "", _REFUSED, time.time(), why="mismatch"))
+        elif isinstance(message, messages.PortTaken):
+            if not self.stopping:
+                self.outcome.code = PORT_TAKEN
+                self.stop(FAILURE_GRACE)
+        elif isinstance(message, messages.Lost):
+            if host in self.outcome.blames():
+                return  # it said why, and left
+            if not self.stopping:
+                self.outcome.lost.append(host)
+            self.fail(host_lost(host))
+        elif isinstance(message, messages.Refused):
+            self.fail(host_refused(host, message.text) if message.cannot else host_lost(host, message.text))
+
+    # Failures, and how all of it is stopped.
+
+    def fail(self, failure: Failure) -> None:
+        """Note a failure; the earliest of those that come within a moment is the cause."""
+        self.launch.failed_before_term(self, failure)
+        if self.stopping:
+            return  # a consequence
+        self.outcome.failures.append(failure)
+        slow = failure.is_consequence or failure.lost_peer or failure.why in {"mismatch", CANNOT_START}
+        patience = _SETTLE_LONG if slow else _SETTLE
+        if self.begun and len(self.outcome.failures) == 1:
+            self._answers_by = time.monotonic() + self.watch.failed(failure)
+        timer = self._timer("settle")
+        self._settle_at = min(self._loop.due(timer), time.monotonic() + patience)
+        self._loop.at(timer, self._settle_at, self._settle_when_told)
+
+    def _settle_when_told(self) -> None:
+        """Name the cause when watchers have found out what they want to know of ranks that still live."""
+        now = time.monotonic()
+        left = self._answers_by - now
+        if left > 0 and not self.stopping:
+            self._loop.after(self._timer("settle"), left, self._settle_when_told)
+        elif self._launcher_is_ending() and now < self._settle_at + _LAUNCHER_ENDS:
+            self._loop.after(self._timer("settle"), _SETTLE, self._settle_when_told)
+        else:
+            self.settle()
+
+    def _go_on(self) -> None:
+        """Wait for no more answers after a failure."""
+        self._answers_by = 0.0
+        if self._loop.waits_for(self._timer("settle")):
+            at = max(time.monotonic(), self._settle_at)
+            self._loop.at(self._timer("settle"), at, self._settle_when_told)
+
+    def _launcher_is_ending(self) -> bool:
+        """Tell whether the program that starts ranks has ended all that had come before any began: it knows why, and
+        has not ended itself yet, as torchrun whose shim was killed before that could say who it is.
+        """
+        failures = self.outcome.failures
+        passed_on = all(failure.rank is not None and failure.why.startswith(PASSED_ON) for failure in failures)
+        return passed_on and not (self.begun or self.stopping) and self.hosts.children.alive
+
+    def settle(self) -> None:
+        """Name the cause and stop what still runs."""
+        if self.stopping or not self.outcome.failures:
+            return
+        failures, children = self.outcome.failures, self.hosts.children
+        cause = earliest(failures)
+        nodes = self._failed_nodes() if all(map(_is_done_by_others, failures)) else []
+        if nodes:
+            cause = nodes_failed(nodes, children.all[0].name)
+            failures[:], self.outcome.lost = [cause], nodes
+        elif cause.why == "mismatch":
+            cause = cause._replace(how=self.roll.mismatch())
+            failures[:] = [cause]
+        elif through_mpi := aborted(failures):
+            cause = through_mpi
+            failures[:] = [cause]
+        elif children.to_blame(failures, begun=self.begun):
+            cause = children.failure(self.roll, begun=self.begun)
+            failures[:] = [cause]
+        elif cause.lost_peer and self._left:
+            host, first = min(self._left, key=lambda left: left[1].at)
+            cause = left_early(host, first, cause)
+        self.blame(cause)
+
+    def _failed_nodes(self) -> list[str]:
+        """Return the hosts that the scheduler has given up, and therefore ended all ranks."""
+        flavour = self.plan.flavour
+        failed = flavour.failed_hosts(self.hosts.children.text) if flavour else ()
+        return [host for host in self.plan.placement.hosts if host in failed]
+
+    def tell_why_the_job_ends(self) -> None:
+        """Name the host for which the scheduler has ended the whole job, where a signal was all that came of it."""
+        flavour, children = self.plan.flavour, self.hosts.children
+        if not (flavour and self.outcome.stopped) or self.outcome.cause:
+            return
+        nodes = self._failed_nodes()
+        if nodes or flavour.job_lost_a_host(children.text):
+            around = self.plan.around
+            advice = f"{around.title} ended the job for that; submit it with {around.outliving} to go on"
+            cause = nodes_failed(nodes, children.all[0].name, advice if around.outliving else "")
+            self.outcome.cause, self.outcome.lost = cause, nodes
+            self.say(cause.text)
+
+    def blame(self, cause: Failure) -> None:
+        """Make this the cause of the end, and stop all."""
+        self.outcome.cause, self.outcome.code = cause, cause.code
+        several = self.hosts.children.alive and self.plan.placement.world_size > 1
+        others = "stopping the other ranks" if self.begun else "no rank has begun"
+        path = log_of(cause, self.settings.log_dir, self.launch.folder)
+        self.say(f"{cause.text}{f'; {others}' * several}{f' [log: {path}]' * bool(path)}")
+        self.shown = 0
+        asked = cause.asked_to_end and bool(self.plan.around.signalling_daemon)
+        self.stop(SIGNAL_GRACE if asked else FAILURE_GRACE)  # all were asked, and may need it
+        if asked:
+            self.launch.ask_kill_wait()
+
+    def end_run(self, why: str, code: int) -> None:
+        """End it, of something that is no failure of a rank or a host.
+
+        Raises:
+            ValueError: The code is none of a failure.
+        """
+        if type(code) is not int or not 0 < code < 256:
+            raise ValueError(f"the run cannot end with {code!r}; expected an exit code from 1 to 255")
+        if not self.stopping:
+            self.blame(Failure("the run", f"was ended: {why}", code, time.time()))
+
+    def stop(self, grace: float) -> None:
+        """Ask all ranks to end, and kill them after so many seconds; where none has begun, at once."""
+        self.stopping = True
+        self.launch.keep_no_term()
+        self.kill_at(time.monotonic() + grace)
+        if self.begun:
+            self.send(signal.SIGTERM)
+            return
+        self._order(messages.Kill())
+        if not self.number:
+            control, children = self.hosts.control, self.hosts.children
+            self._loop.after("unbegun", _UNBEGUN, lambda: children.end_but(control.done))
+
+    def send(self, number: int) -> None:
+        """Send a signal to all ranks through their agents."""
+        if self.begun:
+            self._order(messages.Signal(number=int(number)))
+        elif number not in _PAUSING:  # no rank begins while the launcher is stopped
+            self._waiting_signals.append(number)
+
+    def kill_at(self, moment: float) -> None:
+        """Kill its ranks at a moment of the monotonic clock, if they have not ended."""
+        self._loop.at(self._timer("kill"), moment, self.kill)
 
     @property
-    def empty(self) -> bool:
-        """Whether no rank at all has come up."""
-        return not self._up and not self._partly and not self._names
+    def waits_to_kill(self) -> bool:
+        """Whether its ranks are to be killed at some moment."""
+        return self._loop.waits_for(self._timer("kill"))
 
-    def host(self, index: int) -> str:
-        """Return a host's name as the plan has it, or what it calls itself."""
-        return self._hosts[index] if 0 <= index < len(self._hosts) else self._names.get(index, "?")
+    def kill(self) -> None:
+        """Kill its ranks now."""
+        self.cancel_kill()
+        if not self.number:
+            self.launch.kill()
+            return
+        self.stopping = True
+        self._order(messages.Kill())
+        self._loop.after(self._timer("clean"), _CLEAN_UP, self._give_up)
 
-    def came(self, index: int, name: str) -> None:
-        """Note a host whose agent has come."""
-        self._names[index] = name
+    def cancel_kill(self) -> None:
+        """Take note that its ranks have been killed."""
+        self._loop.cancel(self._timer("kill"))
 
-    def up(self, index: int, report: Up) -> None:
-        """Note a host all of whose ranks are ready."""
-        self._up[index] = report.ranks
+    def _give_up(self) -> None:
+        """Wait no longer for hosts that do not report its end, although they live."""
+        silent = [self.hosts.name(index) for index in self.places if index not in self._done]
+        if silent:
+            self.note(f"{', '.join(silent[:3])} did not report that all is over there")
+        for index in self.places:
+            self._over_on(index)
 
-    def partly(self, index: int, have: int) -> None:
-        """Note a host on which only some ranks are."""
-        self._partly[index] = have
+    def _over_on(self, index: int) -> None:
+        self._done.add(index)
+        if self.number and not self.is_over and self._done.issuperset(self.places):
+            self.settle()
+            self.end()
+            for text in self.last_words():
+                self.launch.screen.say(text)
+            self.launch.world_ended(self)
 
-    def strangers(self, report: Mismatch) -> None:
-        """Note ranks that are none of the plan."""
-        self._strangers += [(report.host, world) for world in report.worlds]
+    def end(self) -> None:
+        """Let watchers say what came of it: all is over on its hosts."""
+        self.is_over = True
+        for name in ("start", "late", "run", "leave", "overdue", "settle", "kill", "clean"):
+            self._loop.cancel(self._timer(name))
+        self.watch.all("close", self.outcome)
 
-    def misplaced(self, index: int, name: str) -> str:
-        """Return what is wrong with the host that came as number ``index``; empty when nothing is.
+    def last_words(self) -> list[str]:
+        """Return what belongs at the end of the screen."""
+        return last_words(self.outcome, self.shown)
 
-        Its name may be one that the plan does not know (an alias, an address): only one that the plan gives another
-        number is wrong.
-        """
-        if not 0 <= index < len(self._hosts):
-            return ""
-        short = [host.split(".", 1)[0] for host in self._hosts]
-        mine = name.split(".", 1)[0]
-        if mine == short[index] or mine not in short:
-            return ""
-        return (
-            f"the ranks planned for {self._hosts[index]} came up on {name}; expected hosts in the planned order. "
-            "Does the launcher sort its host file? Name the hosts in its order with --hosts"
-        )
+    # Time limits.
 
-    def late(self) -> list[int]:
-        """Return the numbers of the hosts that have not come up."""
-        return [index for index in range(len(self._hosts)) if index not in self._up]
+    def ask_overdue(self) -> None:
+        """Tell watchers that find out what overdue ranks are doing that these have ended."""
+        if self._limit:
+            self.watch.all("over")
 
-    def silent(self) -> list[str]:
-        """Return the hosts of which nothing was ever heard."""
-        if self._is_local:
-            return []
-        return [self._hosts[index] for index in self.late() if index not in self._names and index not in self._partly]
+    def _overdue(self, reason: str) -> None:
+        """End it because a time limit is over, when watchers know what its ranks are doing."""
+        if self.stopping or self._limit:
+            return
+        self._limit = reason
+        seconds = self.watch.overdue(reason)
+        self._loop.at(self._timer("overdue"), time.monotonic() + seconds, self._wait_no_longer)
 
-    def missing(self, seconds: float) -> str:
-        """Return which hosts have not come up, and how far each of them is."""
-        late = f"{len(self.late())} of {len(self._hosts)} hosts"
-        return (
-            f"{late} did not come up within {seconds:g} s: {self._late_hosts()}; expected {sum(self._counts)} ranks. "
-            f"Look at the words of {self._flavour} above, or give them longer: --start-timeout 30m"
-        )
+    def _wait_no_longer(self) -> None:
+        """End it for its limit although nobody has said what its ranks are doing; it may end already."""
+        if not self.stopping:
+            self._end_overdue("its ranks are ended")
 
-    def awaited(self, seconds: float) -> str:
-        """Return for which hosts all ranks have waited so long."""
-        late, have = self.late(), "has" if len(self.late()) == 1 else "have"
-        return (
-            f"{len(late)} of {len(self._hosts)} hosts {have} not come up after {seconds:g} s: {self._late_hosts()}; "
-            "no rank begins before"
-        )
+    def _end_overdue(self, how: str) -> bool:
+        """End it for its limit, unless a rank has failed by itself meanwhile; tell whether it does."""
+        reason, self._limit = self._limit, ""
+        self._loop.cancel(self._timer("overdue"))
+        cause = self.outcome.cause
+        if not reason or (cause and cause.rank is not None and not (cause.lost_peer or cause.waited_in_vain)):
+            return False
+        self.outcome.stopped = True
+        self.blame(Failure(f"{reason}:", how, _TIME_LIMIT, time.time()))
+        return True
 
-    def absent(self) -> str:
-        """Return how many ranks came up of those that were planned."""
-        came = sum(self._up.values()) + sum(count for index, count in self._partly.items() if index not in self._up)
-        return f"{came} of {sum(self._counts)} ranks came up"
+    # What it says, orders, and lets watchers do.
 
-    def named_in(self, words: str) -> tuple[str, str]:
-        """Return the host of which a launcher says first that something is wrong, and that line; empty without one.
+    def say(self, text: str) -> None:
+        """Write a line on stderr, which names the world where it is one of several."""
+        self.launch.say(f"world {self.number}: {text}" if self.number else text)
 
-        Only a host that has not come up counts, in a line that names no other host of the plan.
-        """
-        late = {host.lower(): host for index, host in enumerate(self._hosts) if index not in self._names}
-        known = {**{host.partition(".")[0]: name for host, name in late.items() if not host[:1].isdigit()}, **late}
-        for line in words.splitlines():
-            found = {known.get(word, "") for word in re.findall(_WORD, re.sub(_SPEAKER, "", line).lower())} - {""}
-            if len(found) == 1:
-                return found.pop(), line.strip()
-        return "", ""
+    def note(self, text: str) -> None:
+        """Write a line about what ends nothing, unless another host has reported the same."""
+        if text not in self.outcome.notes:
+            self.outcome.notes.append(text)
+            self.say(f"note: {text}")
 
-    def mismatch(self) -> str:
-        """Return what came up instead of the planned world, and what usually causes that."""
-        hosts = sorted({name for name, _ in self._strangers})
-        where = ", ".join(hosts[:_NAMED]) + (f" and {len(hosts) - _NAMED} more hosts" if len(hosts) > _NAMED else "")
-        planned = self._started
-        world, family, words = self._strangers[0][1]
-        if world in {"0", str(planned)}:  # contradictions, and ranks in other places than planned
-            return f"on {where}: {words}"
-        cause = _usual_cause(family, self._program)
-        count, several = len(self._strangers), len(self._hosts) > 1
-        came = f"{count} world{'s'[: count > 1]} of 1" if world == "1" else f"a world of {world}"
-        return (
-            f"{came} came up on {where} (from {family}); expected a world of {planned}{self._agents} on "
-            f"{len(self._hosts)} "
-            f"host{'s'[:several]} (from the plan). Usual cause: {cause}"
-        )
+    def _timer(self, name: str) -> str:
+        return f"{name} of world {self.number}" if self.number else name
 
-    def _late_hosts(self) -> str:
-        late = self.late()
-        stages = [f"{self._hosts[index]} ({self._stage(index)})" for index in late[:_NAMED]]
-        return ", ".join(stages) + (f", and {len(late) - _NAMED} more" if len(late) > _NAMED else "")
+    def _order(self, order: Message, *, to: set[int] | None = None) -> set[int]:
+        """Send an order to the agents of its hosts; return the hosts that it was sent to."""
+        mine = set(self.places) if self.number and to is None else to
+        return self.hosts.order(order, mine, world=self.number)
 
-    def _stage(self, index: int) -> str:
-        if index in self._partly:
-            return f"{self._partly[index]} of {self._counts[index]} ranks came"
-        return "its host agent came, but no rank" if index in self._names else "nothing was heard of it"
+    def _order_of_watcher(self, order: Message, *, but: int | None = None, to: set[int] | None = None) -> set[int]:
+        runs = self.hosts.running - self._done - {but}
+        if self.number:
+            runs.intersection_update(self.places)
+        return self._order(order, to=runs if to is None else to)
 
+    def keep_terms(self, keeps: bool) -> None:
+        """Tell its agents whether a SIGTERM that others send to ranks is kept back."""
+        by_itself = "EZPZ_IGNORED_AT_START" in self.plan.variables  # the scheduler signals ranks, too
+        how = (2 if by_itself else 1) if keeps else 0
+        if how != self._hold and not self.stopping:
+            self._hold = how
+            self._order(messages.Hold(how=how))
 
-def _usual_cause(family: str, program: str) -> str:
-    """Return what usually causes a world of singletons, by the launcher family of the ranks' variables."""
-    if family == "alone":
-        return (
-            f"it gave them no rank at all: {program} does not belong to this job, or is a wrapper that hides the "
-            "ranks' variables"
-        )
-    if any(known.is_mpi for known in FAMILIES if known.name == family):
-        return (
-            f"{program} starts every rank as a world of its own: it and the job's scheduler, or an outer launcher, do "
-            "not belong together"
-        )
-    return scheduler(family).singletons_cause or f"{program} and the job do not belong together"
+    def _handle(self, name: str, config: str, guarded: Callable[..., Any]) -> LauncherHandle:
+        """Return what a watcher may do here."""
+        launch = self.launch
+        handle = LauncherHandle(f"{name}{self.number or ''}", config, self._loop, self.note, guarded)
+        handle.plan, handle.launch, handle.folder, handle.host = self.plan, self.id, launch.folder, self.hosts.name
+        handle.hosts, handle.say, handle.live = self.hosts.control.heard, self.say, launch.screen.live
+        handle.began, handle.job_ends, handle.reached = launch.began, launch.job_ends, self.stages.reached
+        handle.overdue = self._overdue
+        handle.order, handle.end_run, handle.end_overdue = self._order_of_watcher, self.end_run, self._end_overdue
+        handle.refuse = self._refuse
+        handle.blame = lambda host, why: self.outcome.blamed.update({str(host): str(why)})
+        handle.is_stopping = lambda: self.stopping
+        handle.answered, handle.is_asked, handle.answer = self._go_on, launch.is_asked, launch.answer
+        handle.keep_terms, handle.keeps_term = self.keep_terms, launch.keeps_term
+        handle.pass_term_on = launch.pass_term_on
+        return handle
