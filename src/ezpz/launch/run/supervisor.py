@@ -22,7 +22,6 @@ from ezpz.launch.run.askers import Askers
 from ezpz.launch.run.child import Interrupts
 from ezpz.launch.run.failures import Failure, host_lost
 from ezpz.launch.run.hosts import Hosts
-from ezpz.launch.run.kept_term import KeptTerm
 from ezpz.launch.run.world import FAILURE_GRACE, PORT_TAKEN, SIGNAL_GRACE, World
 from ezpz.visible import LINES, visible
 
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from ezpz.launch.run.child import Child
     from ezpz.launch.run.control import Control
     from ezpz.launch.run.failures import Limits, Outcome
+    from ezpz.launch.run.kept_term import KeptTerm
     from ezpz.launch.run.rank_input import InputPump
     from ezpz.launch.run.requests import Requests
     from ezpz.launch.run.terminal import Screen
@@ -79,6 +79,7 @@ class Supervisor:
         hosts: Its hosts.
         worlds: The worlds on them, by number, those that have ended among them.
         world: The first of them, which comes with its hosts.
+        stays: Whether agents stay for worlds that are begun on them (`begin`); the first one has no ranks then.
     """
 
     def __init__(
@@ -112,11 +113,13 @@ class Supervisor:
         self._shares_terminal = shares_terminal
         self._askers = Askers()
         self._requests: Requests | None = None  # made when the launch runs long enough to be asked
-        self._kept = KeptTerm(self.loop, self.say, self._pass_kept_on)
+        self._kept: KeptTerm | None = None  # made when one is
         self._kills_at = -math.inf  # when the scheduler kills what still runs, after its SIGTERM
         self._question: subprocess.Popen[bytes] | None = None
         self.world = World(self, plan, limits, control.settings)
         self.worlds = {0: self.world}
+        self.stays = control.settings.stays
+        self._is_complete = False  # no further world is begun
         self.signals = SignalPipe(set(_HEARD).difference(ignored()))  # `nohup launch …` lives on
 
     def __enter__(self) -> Supervisor:  # noqa: PYI034  # Self needs Python 3.11
@@ -156,7 +159,7 @@ class Supervisor:
         return [world for world in self.worlds.values() if not world.is_over]
 
     def begin(self, plan: LaunchPlan, limits: Limits, places: Sequence[int]) -> World:
-        """Begin another world on hosts whose agents stay, and return it.
+        """Begin another world, on hosts whose agents stay, and return it.
 
         Args:
             plan: What is started, on as many hosts.
@@ -190,9 +193,21 @@ class Supervisor:
             text = self._wall.take(now) if self._wall else None
             if text:
                 self.note(text)
-            if self.world.roll.complete or self.stopping:  # else other hosts still start
-                self.hosts.release(after_failure=self.stopping)
+            self._release()
         return self._result()
+
+    def _release(self) -> None:
+        """Let agents and shims end for which nothing is left to do."""
+        if self.stays and self.stopping and len(self._running) == 1:
+            self.begin_no_more()
+        if self.world.roll.complete or self.stopping:  # else other hosts still start
+            self.hosts.release(after_failure=self.stopping)
+
+    def begin_no_more(self) -> None:
+        """Let agents that stay end when their worlds have, because none is begun any more."""
+        if not self._is_complete:
+            self._is_complete = True
+            self.hosts.order(messages.Release(codes=False))
 
     def listen(self) -> None:
         """Take what the agents have sent."""
@@ -261,10 +276,14 @@ class Supervisor:
     def _result(self) -> Outcome:
         outcome = self.outcome
         self.screen.show(None, _STDERR, self._interrupts.end(), time.monotonic())
-        if not self.stopping:
+        if not self.world.stopping:
             self.judge_launcher()
             self.world.settle()
         codes = [shell_code(child.code or 0) for child in self.children.all if not child.by_us]
+        for world in self.worlds.values():
+            world.close()
+        if not outcome.code:
+            outcome.code = next((world.outcome.code for world in self.worlds.values() if world.outcome.code), 0)
         if not outcome.code and (self.children.unsupervised or not outcome.failures):
             outcome.code = next(filter(None, codes), 0)
         for fd, reason in self.screen.lost.items():
@@ -326,7 +345,7 @@ class Supervisor:
                 self.kill()  # the second Ctrl-C means now
             return False
         first = self._before_term() if number == signal.SIGTERM else None
-        wait = first[2] if first else self._kept.wait
+        wait = first[2] if first else self._kept.wait if self._kept else None
         self._note_ending(number, wait if number != signal.SIGINT else None)
         for world in self._running:
             if not (world.begun or world.stopping):
@@ -334,7 +353,8 @@ class Supervisor:
         if not self._has_begun or not wait:
             return self._has_begun
         self._stop_all()
-        self._kept.again(now=number == signal.SIGINT)
+        if self._kept:
+            self._kept.again(now=number == signal.SIGINT)
         if first:
             self._keep_term(*first)
         return False
@@ -379,6 +399,10 @@ class Supervisor:
     def _keep_term(self, world: World, watcher: str, wait: Wait) -> None:
         """Keep a SIGTERM that came from outside back until ranks have done what a watcher wants."""
         around = self.plan.around
+        if self._kept is None:
+            from ezpz.launch.run.kept_term import KeptTerm
+
+            self._kept = KeptTerm(self.loop, self.say, self._pass_kept_on)
         seconds = self._kept.begin(watcher, wait, SIGNAL_GRACE if around.marks else None)
         self.note_ends_within(seconds + SIGNAL_GRACE)
         if around.configuration:
@@ -417,15 +441,18 @@ class Supervisor:
 
     def pass_term_on(self) -> None:
         """Let ranks have it: what it waits for is done."""
-        self._kept.end()
+        if self._kept:
+            self._kept.end()
 
     def kept_no_more(self, watcher: str) -> None:
         """Pass it on if it waits for a watcher that has failed itself."""
-        self._kept.drop_of(watcher)
+        if self._kept:
+            self._kept.drop_of(watcher)
 
     def keep_no_term(self) -> None:
         """Keep none back any more: ranks are ended."""
-        self._kept.drop()
+        if self._kept:
+            self._kept.drop()
 
     def note_ends_within(self, seconds: float) -> None:
         """Take note of how long the end takes at most that a signal from outside asks for."""
@@ -473,9 +500,15 @@ class Supervisor:
 
     # How all is ended.
 
+    def stop_begun(self, grace: float) -> None:
+        """Ask all worlds to end that were begun on the hosts, because these end."""
+        for world in self._running:
+            if world.number and not world.stopping:
+                world.stop(grace)
+
     def kill(self) -> None:
         """Kill all ranks now."""
-        self._kept.drop()
+        self.keep_no_term()
         for world in self._running:
             world.cancel_kill()
         self.hosts.kill()
@@ -529,6 +562,8 @@ class Supervisor:
         if isinstance(message, messages.Hello):
             for each in self._on(index):
                 each.host_came(index, message.host)
+            if self._is_complete:
+                self.hosts.order(messages.Release(codes=False), {index})
         elif isinstance(message, messages.Alive):
             self.hosts.lives(index)
         elif isinstance(message, messages.InputWanted | messages.InputUnread):
@@ -562,6 +597,9 @@ class Supervisor:
 
     def all_train(self, world: World) -> None:
         """Take note that every rank of a world has made its second step: the start is over."""
+
+    def hosts_came(self) -> None:
+        """Take note that agents which stay have come on all hosts: worlds can `begin`."""
 
     def world_ended(self, world: World) -> None:
         """Take note of the end of a world that was begun on the hosts."""

@@ -120,6 +120,11 @@ class World:
         self._done: set[int] = set()  # hosts on which it is over; of world 0 the hosts themselves are done then
 
     @property
+    def _has_no_ranks(self) -> bool:
+        """Whether it stands for the hosts alone, whose agents stay for other worlds."""
+        return self.launch.stays and not self.number
+
+    @property
     def id(self) -> str:
         """Id that all of its processes carry."""
         return f"{self.launch.launch}/{self.number:08x}" if self.number else self.launch.launch
@@ -179,6 +184,8 @@ class World:
             return
         self.begun = True
         self._order(messages.Begin())
+        if self._has_no_ranks:
+            self.launch.hosts_came()
         for number in self._waiting_signals:
             self.send(number)
 
@@ -288,9 +295,17 @@ class World:
                 return  # it said why, and left
             if not self.stopping:
                 self.outcome.lost.append(host)
-            self.fail(host_lost(host))
+            self._fail_with_host(host_lost(host))
         elif isinstance(message, messages.Refused):
-            self.fail(host_refused(host, message.text) if message.cannot else host_lost(host, message.text))
+            why = host_refused(host, message.text) if message.cannot else host_lost(host, message.text)
+            self._fail_with_host(why)
+
+    def _fail_with_host(self, why: Failure) -> None:
+        """Fail, because a host has; where all worlds of its own are begun on hosts, those on others go on."""
+        if self._has_no_ranks and self.begun and self.hosts.running:
+            self.note(why.text)
+        else:
+            self.fail(why)
 
     # Failures, and how all of it is stopped.
 
@@ -406,6 +421,8 @@ class World:
         self.stopping = True
         self.launch.keep_no_term()
         self.kill_at(time.monotonic() + grace)
+        if self._has_no_ranks:
+            self.launch.stop_begun(grace)
         if self.begun:
             self.send(signal.SIGTERM)
             return
@@ -416,6 +433,8 @@ class World:
 
     def send(self, number: int) -> None:
         """Send a signal to all ranks through their agents."""
+        if self._has_no_ranks:
+            return
         if self.begun:
             self._order(messages.Signal(number=int(number)))
         elif number not in _PAUSING:  # no rank begins while the launcher is stopped
@@ -454,12 +473,18 @@ class World:
 
     def _over_on(self, index: int) -> None:
         self._done.add(index)
-        if self.number and not self.is_over and self._done.issuperset(self.places):
-            self.settle()
-            self.end()
-            for text in self.last_words():
-                self.launch.screen.say(text)
-            self.launch.world_ended(self)
+        if self._done.issuperset(self.places):
+            self.close()
+
+    def close(self) -> None:
+        """End a world that was begun on hosts, which has no ranks any more: it ends before the launch does."""
+        if not self.number or self.is_over:
+            return
+        self.settle()
+        self.end()
+        for text in self.last_words():
+            self.launch.screen.say(text)
+        self.launch.world_ended(self)
 
     def end(self) -> None:
         """Let watchers say what came of it: all is over on its hosts."""
