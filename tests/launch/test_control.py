@@ -156,7 +156,7 @@ def port(control):
 def test_orders_reach_the_hosts_that_are_meant(control, connection):
     assert control.order(Signal(number=15), {0}) == set()
     assert control.order(Signal(number=15), {1}) == {1}
-    assert list(connection.orders()) == [Signal(number=15)]
+    assert list(connection.orders()) == [(0, Signal(number=15))]
 
 
 def test_a_screen_that_is_full_holds_output_back_and_no_report(control, connection, heard):
@@ -224,7 +224,7 @@ def test_output_goes_on_where_a_cut_connection_ended(control, connection, heard)
 
     def delivered():
         list(control.read())
-        for order in connection.orders():
+        for _, order in connection.orders():
             assert isinstance(order, OutputTaken)
             connection.obey(order)
         return connection.delivered
@@ -241,7 +241,7 @@ def test_small_pieces_are_forgotten_in_time_too(control, connection):
         wait_until(
             lambda: connection.push() or list(control.read()) is None or not connection.waiting, 5, "room", every=0.001
         )
-        for order in connection.orders() if readable(connection.control) else ():
+        for _, order in connection.orders() if readable(connection.control) else ():
             connection.obey(order)
             kept = max(kept, order.pieces)
     assert kept >= 20_000
@@ -251,7 +251,7 @@ def test_small_pieces_are_forgotten_in_time_too(control, connection):
 def test_an_agent_learns_that_its_output_was_cut_and_is_lost_when_it_does_not_mend_that(control, connection, heard):
     connection.output.shutdown(socket.SHUT_WR)
     wait_until(lambda: list(control.read()) is None or control.due(), 5, "the end of the connection", every=0.01)
-    assert list(connection.orders()) == [ConnectOutput()]
+    assert list(connection.orders()) == [(0, ConnectOutput())]
     assert control.open_outputs
     control.tick(control.due())
     assert heard(Lost)[-1] == Report(1, Lost())

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ezpz.launch import messages
-from ezpz.launch.host import agent, local_socket
+from ezpz.launch.host import local_socket, local_world
 from ezpz.launch.loop import Loop, SignalPipe
 from ezpz.launch.run.askers import Askers
 
@@ -217,7 +217,7 @@ def where(tmp_path):
 def heard(loop, where):
     """What an agent that listens there has heard."""
     came = []
-    connections = agent.LocalConnections(loop, lambda _, message, __: came.append(message), lambda _: None)
+    connections = local_world.LocalConnections(loop, lambda _, message, __: came.append(message), lambda _: None)
     connections.listen(socket.socket(fileno=local_socket.claim(where).detach()))
     return came
 

@@ -11,7 +11,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ezpz.launch.host.agent import RankPipes
+from ezpz.launch.host.local_world import RankPipes
 from ezpz.launch.host.output import RankOutput
 from ezpz.launch.host.rank_process import RankProcess
 from ezpz.launch.loop import Loop
@@ -344,7 +344,7 @@ def test_what_a_rank_wrote_before_its_end_is_read_though_the_launcher_takes_no_m
     for _ in range(2):
         pipes.keep_pace()
         loop.turn(0.0)
-    assert blocked.shown == [(0, 1, b"x" * 50000 + b"\n")]
+    assert blocked.shown == [(0, 1, b"x" * 50000 + b"\n", 0)]
     assert rank.pipes == {}
     loop.close()
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ezpz.launch.host import local_socket
-from ezpz.launch.host.agent import RankPipes
 from ezpz.launch.host.connection import Connection, End, connect, pair
+from ezpz.launch.host.local_world import RankPipes
 from ezpz.launch.host.output import RankOutput
 from ezpz.launch.host.rank_process import RankProcess
 from ezpz.launch.loop import Loop

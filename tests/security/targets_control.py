@@ -240,7 +240,7 @@ def agent_side(data):
         ours[0].close()
         kinds = []
         while "Lost" not in kinds:
-            kinds += [type(order).__name__ for order in agent.orders()]
+            kinds += [type(order).__name__ for _, order in agent.orders()]
         assert kinds.count("Lost") == 1
         assert set(kinds) <= {"Begin", "Signal", "Kill", "TakeStacks", "Release", "CountAnew", "Lost"}
         return str(kinds[-3:])

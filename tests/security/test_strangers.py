@@ -557,4 +557,4 @@ def test_an_order_of_a_stranger_on_an_open_connection_ends_it(control, heard, re
     heard(lambda: control.heard)
     agent.join(60)
     connections[0].sendall(FrameWriter(b"x").frame(ORDERS.encode(messages.Kill())))
-    assert list(agent.result.orders()) == [messages.Lost()]
+    assert list(agent.result.orders()) == [(0, messages.Lost())]

@@ -48,6 +48,13 @@ class Loop:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._timers: dict[str, tuple[float, Callable[[], object]]] = {}
+        self._parts: list[LoopPart] = []
+
+    def part(self) -> Loop:
+        """Return one whose files and timers have their turns with those of this one, until it is closed."""
+        part = LoopPart(self)
+        self._parts.append(part)
+        return part
 
     def read(self, file: Any, action: Callable[[Any], object]) -> None:
         """Call ``action(file)`` whenever there is something to read; nothing changes where the file is watched
@@ -101,15 +108,21 @@ class Loop:
         Args:
             dues: Moments of the monotonic clock at which to come back as well; None for never.
         """
-        due = min([*(due for due, _ in self._timers.values()), *(due for due in dues if due is not None)], default=None)
+        timers = [due for loop in (self, *self._parts) for due, _ in loop._timers.values()]  # noqa: SLF001  # its own
+        due = min([*timers, *(due for due in dues if due is not None)], default=None)
         wait = None if due is None else min(_LONGEST_WAIT, max(0.0, due - time.monotonic()))
         for key in ready(self._selector, wait):
             key.data(key.fileobj)
         now = time.monotonic()
+        for loop in (self, *self._parts):
+            loop._ring(now)  # noqa: SLF001  # its own
+        return now
+
+    def _ring(self, now: float) -> None:
+        """Do what timers have waited for."""
         for name in [name for name, (due, _) in self._timers.items() if now >= due]:
             if now >= self.due(name):  # an earlier one may have cancelled it or put it off
                 self._timers.pop(name)[1]()
-        return now
 
     def close(self) -> None:
         """Watch nothing any more."""
@@ -122,6 +135,37 @@ class Loop:
             self._selector.register(file, event, action)
         elif key.events != event:
             self._selector.modify(file, event, action)
+
+
+class LoopPart(Loop):
+    """A part of a loop, in whose turns its files and timers have theirs; `close` ends these and no others.
+
+    Args:
+        whole: That loop.
+    """
+
+    def __init__(self, whole: Loop) -> None:
+        self._whole, self._selector = whole, whole._selector  # noqa: SLF001  # of its own kind
+        self._timers: dict[str, tuple[float, Callable[[], object]]] = {}
+        self._parts: list[LoopPart] = []
+        self._watched: dict[int, selectors.SelectorKey] = {}
+
+    def forget(self, file: Any) -> None:
+        """Watch a file no more; it may be unknown, and must still be open."""
+        super().forget(file)
+        self._watched.pop(_number(file), None)
+
+    def close(self) -> None:
+        """Watch nothing any more of what is its own: a descriptor may be another file's by now."""
+        for number, key in self._watched.items():
+            if self._selector.get_map().get(number) is key:
+                self._selector.unregister(number)
+        self._timers.clear()
+        self._whole._parts.remove(self)  # noqa: SLF001  # as above
+
+    def _watch(self, file: Any, event: int, action: Callable[[Any], object]) -> None:
+        super()._watch(file, event, action)
+        self._watched[_number(file)] = self._selector.get_map()[_number(file)]
 
 
 def _number(file: Any) -> int:

@@ -71,6 +71,8 @@ class Watcher(NamedTuple):
         answers: What `ezpz` asks a running launch of it: ``stacks``.
         records: Whether its launcher side is made when rank 0 keeps a run.
         starts: Which side is made by itself when its row says when: ``host`` or ``launcher``.
+        scope: What it looks at where an agent holds several worlds: each ``world``, or the ``host``, of which there is
+            one side then.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Watcher(NamedTuple):
     answers: tuple[str, ...] = ()
     records: bool = False
     starts: str = "host"
+    scope: str = "world"
 
 
 WATCHERS = (
@@ -99,6 +102,7 @@ WATCHERS = (
         reports=("hardware", "due"),
         orders=("hardware?",),
         overhears=("busy",),
+        scope="host",
     ),
     Watcher(
         "stragglers",
@@ -143,7 +147,7 @@ WATCHERS = (
         records=True,
         starts="launcher",
     ),
-    Watcher("leftovers", "memory of devices", host="ezpz.watch.leftovers.host:LeftoversOfHost"),
+    Watcher("leftovers", "memory of devices", host="ezpz.watch.leftovers.host:LeftoversOfHost", scope="host"),
     Watcher(
         "preflight",
         "hosts",
@@ -152,6 +156,7 @@ WATCHERS = (
         messages="ezpz.watch.preflight.messages",
         reports=("looked",),
         begins=True,
+        scope="host",
     ),
 )
 
@@ -203,7 +208,8 @@ class HostHandle(Handle):
     """What a host side may do.
 
     Attributes:
-        ranks: The ranks of this host, by rank; others come and go in it.
+        ranks: The ranks of this host, by rank, or those of all its worlds, by pid, where a watcher with the scope of a
+            host looks at several; others come and go in it.
         expected: How many it shall have.
         has_shims: Whether others start them, with shims in front of them.
         clock: What to add to this host's clock to get the launcher's, in seconds.
@@ -513,6 +519,7 @@ class Watchers:
         handle: Makes the handle of a side, of its name, what it is told, and what guards its calls.
         note: Shows the user a sentence.
         dropped: Takes the name of a side that has failed: nothing waits for it any more.
+        scope: Of which of them these are; empty for all.
     """
 
     def __init__(
@@ -522,6 +529,8 @@ class Watchers:
         handle: Callable[[str, str, Callable[..., Any]], Any],
         note: Callable[[str], None],
         dropped: Callable[[str], None] = lambda _: None,
+        *,
+        scope: str = "",
     ) -> None:
         self._side, self._handle, self._note, self._dropped = side, handle, note, dropped
         self._rows: dict[str, Row] = {}
@@ -535,17 +544,22 @@ class Watchers:
         known = {watcher.name: watcher for watcher in WATCHERS}
         for row in rows:
             name, file = row[:2]
-            home = None
+            home = problem = None
             try:
                 home = _load(file) if file else None
                 watcher = home.WATCHER if home else known[name]
             except (Exception, SystemExit) as error:  # noqa: BLE001  # as above
-                note(f"{name} is not watched on {os.uname().nodename}: cannot import {file}: {_words(error)}")
+                problem = f"cannot import {file}: {_words(error)}"
                 watcher = Watcher(name, name, words=tuple(row[4].split()), orders=tuple(row[5].split()))
+            if scope not in {"", watcher.scope}:
+                continue
+            if problem:
+                note(f"{name} is not watched on {os.uname().nodename}: {problem}")
                 self._failed.add(name)
             self._rows[name], self._on[name], self._homes[name] = row, watcher, home
             self._register(watcher, home)
-        for kind in {kind for watcher in WATCHERS if watcher.name not in self._on for kind in watcher.words}:
+        off = {kind for watcher in WATCHERS if watcher.name not in self._on for kind in watcher.words}
+        for kind in off.difference(messages.FROM_RANKS.later, messages.FROM_RANKS.kinds):  # on in another world
             messages.FROM_RANKS.later[kind] = lambda: messages.Unheard  # ranks say it, whatever is on
 
     def _register(self, watcher: Watcher, home: ModuleType | None) -> None:

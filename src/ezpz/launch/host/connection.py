@@ -144,22 +144,22 @@ class Connection:
         """Whether output is queued here."""
         return self._backlog.size > 0
 
-    def report(self, message: Message) -> None:
-        """Send a report to the launcher; that it has gone shows when orders are read."""
+    def report(self, message: Message, world: int = 0) -> None:
+        """Send a report of a world to the launcher; that it has gone shows when orders are read."""
         try:
-            local_socket.send_all(self.control, self._reports.frame(REPORTS.encode(message)))
+            local_socket.send_all(self.control, self._reports.frame(REPORTS.encode(message, world)))
         except OSError:
             pass
 
-    def show(self, rank: int, stream: int, data: bytes) -> None:
-        """Pass on what a rank wrote."""
-        self._write(*Piece(rank, stream, data).encode())
+    def show(self, rank: int, stream: int, data: bytes, world: int = 0) -> None:
+        """Pass on what a rank of a world wrote."""
+        self._write(*Piece(rank, stream, data, world=world).encode())
 
-    def lend(self, rank: int, stream: int, slot: int, size: int) -> None:
-        """Pass on what a rank wrote, which is in the first bytes of a slot."""
+    def lend(self, rank: int, stream: int, slot: int, size: int, world: int = 0) -> None:
+        """Pass on what a rank of a world wrote, which is in the first bytes of a slot."""
         assert self.slots
         self.slots.lend(slot)
-        self._write(Piece.encode_lent(rank, stream, slot, size))
+        self._write(Piece.encode_lent(rank, stream, slot, size, world))
 
     def end_output(self) -> None:
         """Say that no more output comes; `delivered` tells when the launcher has all of it."""
@@ -244,12 +244,16 @@ class Connection:
         for piece in tuple(self._kept):
             self._send(*piece)
 
-    def orders(self) -> Iterator[Message]:
-        """Yield the launcher's orders; `Lost` when it has gone, or what comes is no order of its."""
+    def orders(self) -> Iterator[tuple[int, Message]]:
+        """Yield the launcher's orders, each behind the number of its world; `Lost` when it has gone, or what comes is
+        no order of its.
+
+        Each is understood only when it is asked for: the one before may have told what its kind means.
+        """
         try:
             data = self.control.recv(65536)
             for content in self._orders.feed(data):
-                yield ORDERS.decode(bytes(content))
+                yield ORDERS.addressed(bytes(content))
         except OSError as error:
             if local_socket.will_pass(error):
                 return
@@ -257,7 +261,7 @@ class Connection:
         except MalformedMessage:
             data = b""
         if not data:
-            yield messages.Lost()
+            yield 0, messages.Lost()
 
 
 class NoConnection:
@@ -282,8 +286,9 @@ class NoConnection:
         watchers=[],
     )
 
-    def report(self, message: Message) -> None:
+    def report(self, message: Message, world: int = 0) -> None:
         """Write what a person should know."""
+        del world
         if isinstance(message, messages.RankFailed):
             from ezpz.launch.run.failures import rank_failed
 
@@ -301,16 +306,16 @@ class NoConnection:
 
         self.show(-1, 2, f"ezpz: {visible(text, LINES)}\n".encode())
 
-    def show(self, rank: int, stream: int, data: bytes) -> None:
+    def show(self, rank: int, stream: int, data: bytes, world: int = 0) -> None:
         """Write what a rank wrote."""
-        del rank
+        del rank, world
         try:
             while data:
                 data = data[os.write(stream, data) :]
         except OSError:
             pass  # no reader is left
 
-    def lend(self, rank: int, stream: int, slot: int, size: int) -> None:
+    def lend(self, rank: int, stream: int, slot: int, size: int, world: int = 0) -> None:
         """Do nothing: there are no slots."""
 
     def push(self) -> None:

@@ -70,14 +70,16 @@ def note(number: int) -> str:
     return f"{_NAMES[number]} came before all ranks had a handler for it; each gets it as soon as it has one"
 
 
-def starts_ignoring(command: Sequence[str | bytes], environ: dict[str, str] | dict[bytes, bytes]) -> tuple[int, ...]:
-    """Return the signals that a rank is to ignore at its start, as its environment names them.
+def starts_ignoring(
+    command: Sequence[str | bytes], environ: dict[str, str] | dict[bytes, bytes], folder: str | bytes = ""
+) -> tuple[int, ...]:
+    """Return the signals that a rank is to ignore at its start in a folder, as its environment names them.
 
     A shell is to ignore none, and its environment is changed to say so: what it starts ignores none either.
     """
     for name in (_VARIABLE, os.fsencode(_VARIABLE)):
         if name in environ:
-            if is_shell(command, environ):
+            if is_shell(command, environ, folder):
                 del environ[name]  # type: ignore[arg-type]  # names are of one kind in one environment
                 return ()
             names = os.fsdecode(environ[name]).split()  # type: ignore[index]  # as above
@@ -85,13 +87,19 @@ def starts_ignoring(command: Sequence[str | bytes], environ: dict[str, str] | di
     return ()
 
 
-def is_shell(command: Sequence[str | bytes], environ: Mapping[str, str] | Mapping[bytes, bytes]) -> bool:
-    """Tell whether a command runs a shell: by the name of its program, or by the first line of its script."""
+def is_shell(
+    command: Sequence[str | bytes],
+    environ: Mapping[str, str] | Mapping[bytes, bytes],
+    folder: str | bytes = "",
+) -> bool:
+    """Tell whether a command runs a shell, when it is started in a folder: by the name of its program, or by the first
+    line of its script.
+    """
     words = _behind_env([os.fsdecode(word) for word in command])
     if not words:
         return False
     folders = [""] if "/" in words[0] else os.get_exec_path(environ)  # type: ignore[arg-type]  # names of one kind
-    paths = [os.path.join(os.fsdecode(folder), words[0]) for folder in folders]
+    paths = [os.path.join(os.fsdecode(folder), os.fsdecode(each), words[0]) for each in folders]
     path = next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), "")
     if not path:
         return False

@@ -91,6 +91,13 @@ class MpiTrap:
             "OMPI_MCA_orte_local_daemon_uri": f"0.0;tcp://{where}",
         }
 
+    def close(self) -> None:
+        """Give the port back, and hang up."""
+        for caller in tuple(self._callers):
+            self._hang_up(caller)
+        self._loop.forget(self._listener)
+        self._listener.close()
+
     def _accept(self) -> None:
         """Let one in; the others wait for the next turn."""
         try:

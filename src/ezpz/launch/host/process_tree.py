@@ -4,7 +4,7 @@ Three answers together, because each alone has a hole: the tree below this proce
 session they went to); the environment at each process's start, in which every process of a launch carries
 
     EZPZ_LAUNCH_ID=5f3a90c2       of a rank, and all that it starts; `5f3a90c2/81bd…` of a launch inside one of its
-    ranks
+    ranks, and `5f3a90c2/00000002` of the second world that its agents have started
     EZPZ_LAUNCH=5f3a90c2          of what starts ranks: ``mpiexec``, its servants, shims, agents; their end tells
     nothing of a rank
 
@@ -41,6 +41,7 @@ __all__ = [
     "descendants",
     "die_with_parent",
     "is_gone",
+    "kill",
     "kill_all",
     "kill_tree",
     "mark_rank",
@@ -91,13 +92,16 @@ def _marks(launch: str) -> range:
     no room for more: the third launch within the second has no marks of its own.
     """
     try:
-        numbers = [int(part[:8], 16) >> 1 for part in launch.split("/")] if launch else []
+        outer, *inner = [int(part[:8], 16) for part in launch.split("/")] if launch else [0, 0, 0]
     except ValueError:  # an id that somebody else has given
         return range(0)
-    if not 0 < len(numbers) < 3:
+    if len(inner) > 1:
         return range(0)
-    first = 1 << 62 | numbers[0] << 31
-    return range(first, first + (1 << 31)) if len(numbers) == 1 else range(first + numbers[1], first + numbers[1] + 1)
+    first = 1 << 62 | outer >> 1 << 31
+    if not inner:
+        return range(first, first + (1 << 31))
+    own = first + (inner[0] & (1 << 31) - 1)  # its last bits: worlds are numbered from 1 on
+    return range(own, own + 1)
 
 
 def _limit_of(pid: int) -> int:
@@ -244,7 +248,7 @@ def kill_tree(pid: int, patience: float = 5.0) -> None:
         if not left:
             return
         for process in left:
-            _kill(process)
+            kill(process)
         time.sleep(_AGAIN)
 
 
@@ -265,7 +269,8 @@ def kill_all(
 ) -> list[int]:
     """Kill every descendant of this process and every process of a launch on this host, until two looks find none.
 
-    Own children are reaped on the way, and what they ended with is dropped.
+    Unless what descends from this process may stay, own children are reaped on the way, and what they ended with is
+    dropped.
 
     Args:
         launch: The launch's id.
@@ -283,11 +288,12 @@ def kill_all(
     end = time.monotonic() + patience
     seen: set[int] = set()
     clean = 0
-    reap()
+    if own:
+        reap()
     while clean < 2:
         left = _sweep(_Tag(launch, everything=everything), spare, {*below, *([os.getpid()] if own else [])})
         # A look that found none may have come between a process and the child that it forked before it ended.
-        clean = 0 if reap() or left else clean + 1
+        clean = 0 if (own and reap()) or left else clean + 1
         if left and time.monotonic() > end:
             return sorted(left)
         if left and left <= seen:  # new ones come from a process that forks all the time: no pause for those
@@ -305,19 +311,20 @@ def _sweep(tag: _Tag, spare: Container[int], roots: set[int]) -> set[int]:
         if parent in ours or tag.on(pid):
             ours.add(pid)
             if pid not in spare:
-                _kill(pid)
+                kill(pid)
     ours = _closure(ours, parents)
     left = {pid for pid in ours if pid != me and pid in parents and pid not in spare}
     for pid in left:
-        _kill(pid)
+        kill(pid)
     # The kernel lets no fork slip through the kill of a group; one with a process that is not ours stays.
     foreign = {group for pid, group in groups.items() if pid not in left}
     for group in {groups[pid] for pid in left} - foreign:
-        _kill(-group)
+        kill(-group)
     return left
 
 
-def _kill(pid: int) -> None:
+def kill(pid: int) -> None:
+    """Send SIGKILL to a process, or to a process group when the number is negative."""
     try:
         os.kill(pid, _signal.SIGKILL)
     except OSError:

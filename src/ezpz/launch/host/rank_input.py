@@ -29,15 +29,16 @@ class RankInput:
         loop: Where pipe and connection are watched.
         connection: To the launcher.
         pipe: What the rank's stdin is written into; closed when the input or the rank has ended.
+        world: The number of the rank's world.
 
     Attributes:
         over: Whether the launcher sends no more. Before that this process must not end: with input unread, the kernel
             would throw away output that the launcher has not read either (RFC 1122, 4.2.2.13).
     """
 
-    def __init__(self, loop: Loop, connection: Connection, pipe: int) -> None:
+    def __init__(self, loop: Loop, connection: Connection, pipe: int, world: int = 0) -> None:
         self.over = False
-        self._loop, self._connection = loop, connection
+        self._loop, self._connection, self._world = loop, connection, world
         self._pipe = pipe  # -1 when it is closed
         self._waiting: list[bytes] = []
         self._taken = 0  # pieces
@@ -51,9 +52,9 @@ class RankInput:
             return
         # A loop watches a file for reading or for writing, not both.
         self._source = os.dup(self._connection.output.fileno())
-        self._connection.report(messages.InputWanted(taken=self._taken))
+        self._connection.report(messages.InputWanted(taken=self._taken), self._world)
         if self._pipe < 0:
-            self._connection.report(messages.InputUnread())
+            self._connection.report(messages.InputUnread(), self._world)
         if not self._waiting:
             self._listen()
 
@@ -73,7 +74,7 @@ class RankInput:
             return
         self._close_pipe()
         if not self.over:
-            self._connection.report(messages.InputUnread())
+            self._connection.report(messages.InputUnread(), self._world)
             self._listen()  # to the end that the launcher sends
 
     def _take(self) -> None:

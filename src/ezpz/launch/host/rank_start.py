@@ -222,6 +222,7 @@ def start(
     own_session: bool = True,
     ignores: Sequence[int] = (),
     is_rank: bool = True,
+    folder: str | bytes = "",
 ) -> tuple[int, int]:
     """Start a rank, or a program that starts ranks, and return its pid, and the number of the error when it cannot be
     run (else 0).
@@ -235,6 +236,7 @@ def start(
         own_session: Whether it leaves this process's session, so that it can be signalled with all that it starts.
         ignores: Signals that it ignores; see `ignored`.
         is_rank: Whether it, and all that it starts, is marked as the launch's rank.
+        folder: Where it starts; empty for this process's own.
     """
     parent = os.getpid()
     launch = environ.get("EZPZ_LAUNCH_ID") or environ.get(b"EZPZ_LAUNCH_ID")  # type: ignore[call-overload]
@@ -242,7 +244,7 @@ def start(
         from ezpz.launch.host.early_signals import starts_ignoring
 
         environ = dict(environ)
-        ignores = (*ignores, *starts_ignoring(command, environ))
+        ignores = (*ignores, *starts_ignoring(command, environ, folder))
     read, write = os.pipe()  # closes by itself when the program begins
     pid = os.fork()
     if pid:
@@ -265,6 +267,8 @@ def start(
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         if cpus:
             os.sched_setaffinity(0, cpus)
+        if folder:
+            os.chdir(folder)
         if launch and is_rank:
             mark_rank(os.fsdecode(launch))
         die_with_parent()
@@ -364,8 +368,9 @@ def name_interface(environ: Mapping[str, str]) -> dict[str, str]:
     return {} if interface in {"", "lo"} else {"GLOO_SOCKET_IFNAME": interface}
 
 
-def hold_port(port: int) -> bool:
-    """Keep the rendezvous port for rank 0's store as long as this process lives; tell whether it was free.
+def hold_port(port: int) -> int | None:
+    """Keep the rendezvous port for rank 0's store, and return the descriptor that does so until it is closed, or this
+    process ends; None where the port was taken.
 
     Bound, but not listening: with ``SO_REUSEADDR`` on both sides rank 0 can listen on it, and no other process can take
     it.
@@ -376,6 +381,5 @@ def hold_port(port: int) -> bool:
         held.bind(("", port))
     except OSError:
         held.close()
-        return False
-    held.detach()  # open until this process ends
-    return True
+        return None
+    return held.detach()

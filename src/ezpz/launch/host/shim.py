@@ -116,7 +116,7 @@ def main(command: list[str]) -> int:
         shim.tell(messages.Note(text=f"rank {ranks.rank} {note}"))
     if hosts > 1:
         environ.update(name_interface(environ))
-        if ranks.rank == 0 and not hold_port(int(environ["MASTER_PORT"])):
+        if ranks.rank == 0 and hold_port(int(environ["MASTER_PORT"])) is None:
             shim.tell(messages.PortTaken())
             return shim.linger(_ALONE)
     return shim.run(command, environ, cpus)

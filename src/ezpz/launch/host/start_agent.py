@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(__file__ + "/../../../.."))  # pathlib costs 10 ms
@@ -25,7 +26,6 @@ from ezpz.launch.contract import BY_LAUNCHER, rank_variables, restore_mask, rest
 from ezpz.launch.host import local_socket, process_tree, rank_start
 from ezpz.launch.host.agent import UNKNOWN, Agent
 from ezpz.launch.host.connection import Connection, End, LauncherGoneError, NoConnection, connect
-from ezpz.launch.host.mpi_trap import cleared
 from ezpz.launch.host.rank_process import RankProcess
 from ezpz.launch.host.rank_start import (
     FORWARDED,
@@ -34,7 +34,6 @@ from ezpz.launch.host.rank_start import (
     be,
     bind,
     cannot_run,
-    hold_port,
     name_interface,
     pipes,
     reaches_all,
@@ -48,6 +47,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ezpz.launch.host.local_world import LocalWorld
     from ezpz.launch.messages import Settings
     from ezpz.launch.shared_slots import Slots
 
@@ -68,7 +68,7 @@ def run_for_shims(listener: socket.socket, control: str, launch: str, placement:
         connection = connect(control, -1 if index is None else index)
     except LauncherGoneError:
         agent = Agent(NoConnection(), launch, expected, has_shims=True)
-        agent.listen(listener)
+        agent.world.listen(listener)
         agent.turn_away()
         return agent.run()
     except LaunchError as error:
@@ -80,11 +80,11 @@ def run_for_shims(listener: socket.socket, control: str, launch: str, placement:
             os.dup2(os.open(os.devnull, os.O_RDWR), fd)
     agent = Agent(connection, launch, expected, has_shims=True)
     agent.stand_guard(obeys_signals=False)
-    _make_folder(agent)
-    agent.listen(listener)
+    _make_folder(agent.world)
+    agent.world.listen(listener)
     environ = dict(os.environ)
     restore_paths(environ)
-    agent.before_begin(environ, first=index == 0)
+    agent.world.before_begin(environ, first=index == 0)
     return agent.run()
 
 
@@ -98,7 +98,8 @@ def run_local(
     slots: Slots | None,
     terminal: bool,
 ) -> int:
-    """Start the ranks on this host, as a child of the launcher, and be their agent.
+    """Start the ranks on this host, as a child of the launcher, and be their agent; without any, where the settings
+    say that it stays, be that of worlds that are started later.
 
     Args:
         ends: This side of both connections to the launcher.
@@ -114,19 +115,22 @@ def run_local(
     if not terminal:
         os.setsid()
     connected = Connection(End.made(ends[0]), End.made(ends[1]), settings, slots=slots)
-    agent = Agent(connected, launch, len(ranks), own_session=not terminal)
+    start_world = partial(_start_world, ignores=ignores)
+    agent = Agent(connected, launch, len(ranks), own_session=not terminal, start=start_world)
     agent.stand_guard(obeys_signals=False)
-    _make_folder(agent)
-    _let_in(agent, ranks[0][0])
-    try:
-        _refuse_mpi(agent, ranks[0][0])
-        for rank, (environ, cpus) in enumerate(ranks):
-            stdin = (0 if rank == 0 and settings.input else None), None
-            own = {**environ, **agent.variables(rank)}
-            _start_own(agent, rank, command, own, cpus, stdin=stdin, piped=not terminal, ignores=ignores)
-    except LaunchError as error:
-        agent.give_up(str(error), cannot=True)
-        return agent.run()
+    if not agent.stays:
+        world = agent.world
+        _make_folder(world)
+        _let_in(world, ranks[0][0])
+        try:
+            _refuse_mpi(world, ranks[0][0])
+            for rank, (environ, cpus) in enumerate(ranks):
+                stdin = (0 if rank == 0 and settings.input else None), None
+                own = {**environ, **world.variables(rank)}
+                _start_own(world, rank, command, own, cpus, stdin=stdin, piped=not terminal, ignores=ignores)
+        except LaunchError as error:
+            agent.give_up(str(error), cannot=True)
+            return agent.run()
     if not terminal:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # who writes to rank 0 shall notice that it ended
     return agent.run()
@@ -216,6 +220,8 @@ def _run_by_launcher(starter: int, words: list[str], environ: dict[str, str]) ->
     command = [unquoted(word) for word in words[1:]] if words[:1] == ["--quoted"] else words
     restore_paths(environ)
     restore_mask(environ)
+    from ezpz.launch.host.mpi_trap import cleared
+
     variable, launch = environ.pop("EZPZ_CONTROL", ""), environ.pop("EZPZ_LAUNCH", "")
     counts = list(expand_counts(environ["EZPZ_PLACEMENT"]))
     connection: Connection | NoConnection = NoConnection()
@@ -226,15 +232,18 @@ def _run_by_launcher(starter: int, words: list[str], environ: dict[str, str]) ->
             connection = connect(variable, index)
         if problem and not variable:
             raise LaunchError(problem[2])
-        agent = Agent(connection, launch, counts[index], waits=True)
+        suffix = f"-{index}"  # two hosts of the plan may share one network, as containers do
+        agent = Agent(connection, launch, counts[index], waits=True, start=partial(_start_world, suffix=suffix))
         agent.stand_guard(obeys_signals=False)
         agent.hear_starter(starter)
         if problem:
             connection.report(messages.Mismatch(host=os.uname().nodename, worlds=[problem]))
+        elif agent.stays:
+            agent.before_begin(cleared(environ), first=not index)
         else:
-            if "EZPZ_SOCKET" in environ:  # two hosts of the plan may share one network, as containers do
-                environ["EZPZ_SOCKET"] += f"-{index}"
-            _start_host(agent, index, counts, command, cleared(environ), own_stdin=not variable)
+            if "EZPZ_SOCKET" in environ:
+                environ["EZPZ_SOCKET"] += suffix
+            _start_host(agent.world, index, counts, command, cleared(environ), own_stdin=not variable)
         return agent.run()
     except EzpzError as error:
         return _refused(connection, error)
@@ -277,11 +286,15 @@ def _run(index: int, file: str = "") -> int:
         launch = environ["EZPZ_LAUNCH_ID"] = environ.pop("EZPZ_LAUNCH", "")
         if variable:
             connection = connect(variable, index)
-        _enter(payload.folder)
         counts = list(expand_counts(environ["EZPZ_PLACEMENT"]))
-        agent = Agent(connection, launch, counts[index])
+        agent = Agent(connection, launch, counts[index], start=_start_world)
+        if not agent.stays:
+            _enter(payload.folder)
         agent.stand_guard(obeys_signals=not file, is_signalled_alone=bool(file))
-        _start_host(agent, index, counts, payload.command, environ)
+        if agent.stays:
+            agent.before_begin(environ, first=not index)
+        else:
+            _start_host(agent.world, index, counts, payload.command, environ)
         code = agent.run()
     except EzpzError as error:
         code = _refused(connection, error)
@@ -311,36 +324,73 @@ def _refused(connection: Connection | NoConnection, error: EzpzError) -> int:
     return error.exit_code
 
 
+def _start_world(world: LocalWorld, order: messages.Start, *, suffix: str = "", ignores: tuple[int, ...] = ()) -> None:
+    """Start a world on this host as the launcher orders.
+
+    Args:
+        world: It.
+        order: What to start.
+        suffix: What tells the socket of this agent from those of others in the same network.
+        ignores: Signals that its ranks ignore, besides those that their environment names.
+
+    Raises:
+        EzpzError: It cannot be started here.
+    """
+    environ = dict(order.environ)
+    for name in ("EZPZ_CONTROL", "EZPZ_LAUNCH"):
+        environ.pop(name, None)
+    environ["EZPZ_LAUNCH_ID"] = world.launch
+    if "EZPZ_SOCKET" in environ:
+        environ["EZPZ_SOCKET"] += f"{suffix}-w{world.number}"
+    if not order.settings.input:
+        environ["EZPZ_STDIN"] = "none"
+    counts = list(expand_counts(environ.get("EZPZ_PLACEMENT", "")))
+    if not order.command or order.index >= len(counts):
+        raise LaunchError(
+            f"cannot start {order.command or 'no command'} on host {order.index} of {len(counts)} (from the launcher's "
+            "order); expected a command and one of these hosts."
+        )
+    _enter(order.folder, stays=True)
+    world.folder, world.expected = order.folder, counts[order.index]
+    _start_host(world, order.index, counts, order.command, environ, ignores=ignores)
+
+
 def _start_host(
-    agent: Agent,
+    world: LocalWorld,
     index: int,
     counts: list[int],
     command: list[str],
     environ: dict[str, str],
     *,
     own_stdin: bool = False,
+    ignores: tuple[int, ...] = (),
 ) -> None:
-    """Start one host's ranks when those of all hosts can begin; only rank 0 gets the launcher's input, or with
-    ``own_stdin`` that of this process.
+    """Start one host's ranks of a world when those of all hosts can begin; only rank 0 gets the launcher's input, or
+    with ``own_stdin`` that of this process.
     """
     from ezpz.launch.host.payload import to_bytes
 
     count, first, hosts = counts[index], sum(counts[:index]), len(counts)
     if "HOSTNAME" in environ:  # true of the launcher's host alone, as bash sets and some shells export it
         environ["HOSTNAME"] = os.uname().nodename
-    make_room("ranks", FILES_OF_RANK + bool(agent.connection.settings.log_dir), count, "--ppn")
-    agent.before_begin(dict(environ), first=not index)
+    make_room("ranks", FILES_OF_RANK + bool(world.settings.log_dir), count, "--ppn")
+    world.before_begin(dict(environ), first=not index)
     if hosts > 1:
         environ.update(name_interface(environ))
-        if not first and not hold_port(int(environ["MASTER_PORT"])):
-            agent.connection.report(messages.PortTaken())
+        if not first and not world.hold_port(int(environ["MASTER_PORT"])):
+            if world.number:
+                raise LaunchError(
+                    f"port {environ['MASTER_PORT']} of {os.uname().nodename} is taken (from MASTER_PORT); expected a "
+                    "free one for rank 0. Start with another."
+                )
+            world.report(messages.PortTaken())
             return
     environ.setdefault("OMP_NUM_THREADS", threads(count))
-    ignores = tuple(map(int, environ.pop("EZPZ_IGNORED", "").split()))
+    ignores = (*ignores, *map(int, environ.pop("EZPZ_IGNORED", "").split()))
     plan, has_input = environ.pop("EZPZ_CPUS", ""), environ.pop("EZPZ_STDIN", "") != "none"
-    _make_folder(agent)
-    _let_in(agent, environ)
-    _refuse_mpi(agent, environ)
+    _make_folder(world)
+    _let_in(world, environ)
+    _refuse_mpi(world, environ)
     words = [to_bytes(word) for word in command]
 
     def start_ranks() -> None:
@@ -348,41 +398,41 @@ def _start_host(
             ranks = Ranks(first + local, sum(counts), local, count, index, "contract")
             cpus, note = bind(plan, local, count)
             if note:
-                agent.connection.report(messages.Note(text=f"rank {ranks.rank} {note}"))
-            variables = {**environ, **rank_variables(ranks, hosts), **agent.variables(ranks.rank)}.items()
+                world.report(messages.Note(text=f"rank {ranks.rank} {note}"))
+            variables = {**environ, **rank_variables(ranks, hosts), **world.variables(ranks.rank)}.items()
             own = {to_bytes(name): to_bytes(value) for name, value in variables}
             stdin: tuple[int | None, int | None] = (None, None)
             if not ranks.rank and has_input:
                 stdin = (0, None) if own_stdin else os.pipe()
-            _start_own(agent, ranks.rank, words, own, cpus, stdin=stdin, piped=True, ignores=ignores)
+            _start_own(world, ranks.rank, words, own, cpus, stdin=stdin, piped=True, ignores=ignores)
 
-    agent.wait_for_all(start_ranks)
+    world.wait_for_all(start_ranks)
 
 
-def _make_folder(agent: Agent) -> None:
+def _make_folder(world: LocalWorld) -> None:
     """Make the folder where the ranks of this host leave their last collectives: it is this agent's."""
-    folder = agent.connection.settings.collectives
+    folder = world.settings.collectives
     if folder:
         rank_start.make_folder(folder)
         mark_own(folder)
 
 
-def _let_in(agent: Agent, environ: dict[str, str]) -> None:
+def _let_in(world: LocalWorld, environ: dict[str, str]) -> None:
     """Listen for ranks; lines that were pasted by hand name no socket."""
     listener = local_socket.claim(environ["EZPZ_SOCKET"]) if "EZPZ_SOCKET" in environ else None
     if listener:
-        agent.listen(socket.socket(fileno=listener.detach()))
+        world.listen(socket.socket(fileno=listener.detach()))
 
 
-def _refuse_mpi(agent: Agent, environ: dict[str, str]) -> None:
+def _refuse_mpi(world: LocalWorld, environ: dict[str, str]) -> None:
     """See to it that no rank runs as a world of 1, where the user has set that none starts an MPI."""
     asked = environ.get("EZPZ_NO_MPI", "1")
     if asked != "1":
-        agent.refuse_mpi(asked)
+        world.refuse_mpi(asked)
 
 
 def _start_own(
-    agent: Agent,
+    world: LocalWorld,
     rank: int,
     command: Sequence[str] | Sequence[bytes],
     environ: dict[str, str] | dict[bytes, bytes],
@@ -394,16 +444,23 @@ def _start_own(
 ) -> None:
     note = afford(cpus)
     if note:
-        agent.connection.report(messages.Note(text=f"rank {rank} {note}"))
-    if agent.connection.settings.recorder:
-        rank_start.make_room(environ, agent.connection.settings.recorder)
+        world.report(messages.Note(text=f"rank {rank} {note}"))
+    if world.settings.recorder:
+        rank_start.make_room(environ, world.settings.recorder)
     cpus = None if note else cpus
     ours: tuple[int, ...] = ()
     its: tuple[int, int] | None = None
     try:
         ours, its = pipes() if piped else ((), None)
         pid, problem = start(
-            command, environ, stdin=stdin[0], output=its, cpus=cpus, own_session=agent.own_session, ignores=ignores
+            command,
+            environ,
+            stdin=stdin[0],
+            output=its,
+            cpus=cpus,
+            own_session=world.own_session,
+            ignores=ignores,
+            folder=world.folder.encode("utf-8", "surrogateescape"),
         )
     except OSError as error:  # no more files or processes
         for fd in (*ours, *(its or ())):
@@ -411,18 +468,22 @@ def _start_own(
         raise LaunchError(
             f"rank {rank} cannot be started: {error.strerror}; {shortage(error, starting=True)}."
         ) from None
-    process = RankProcess(rank, pid=pid, pipes=ours, stdin=stdin[1], log_dir=agent.connection.settings.log_dir)
+    process = RankProcess(rank, pid=pid, pipes=ours, stdin=stdin[1], log_dir=world.settings.log_dir)
     process.reach("process", time.time())
     if problem:
         process.end(cannot_run(problem), f"cannot run {os.fsdecode(command[0])}: {os.strerror(problem)}")
-    agent.add(process)
+    world.add(process)
 
 
-def _enter(folder: str) -> None:
+def _enter(folder: str, *, stays: bool = False) -> None:
+    """Change to the folder of the ranks, or with ``stays`` see that they can."""
     from ezpz.launch.host.payload import to_bytes
 
     try:
-        os.chdir(to_bytes(folder))
+        if stays:
+            os.stat(to_bytes(folder) + b"/.")
+        else:
+            os.chdir(to_bytes(folder))
     except OSError as error:
         raise LaunchError(
             f"cannot enter {folder} on {os.uname().nodename} (from the launcher's working folder): {error.strerror}; "
