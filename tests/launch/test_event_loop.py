@@ -195,6 +195,41 @@ def test_a_turn_comes_back_at_the_earliest_moment_that_it_is_given(loop):
     assert 0.02 <= time.monotonic() - begin < 60
 
 
+def test_a_part_has_its_turns_with_the_whole_until_it_is_closed(loop, pipe):
+    read, write = pipe
+    came = []
+    part, other = loop.part(), loop.part()
+    for name, each in (("whole", loop), ("part", part), ("other", other)):
+        each.at("the same name", 0.0, lambda name=name: came.append(name))
+    part.read(read, lambda fd: came.append(os.read(fd, 1)))
+    os.write(write, b"abc")
+    loop.turn(0.0)
+    assert came == [b"a", "whole", "part", "other"]
+    part.at("late", time.monotonic() + 0.01, lambda: came.append("late"))
+    part.forget(read)
+    loop.turn()
+    assert came[4:] == ["late"]
+    part.read(read, came.append)
+    part.at("never", 0.0, lambda: came.append("never"))
+    part.close()
+    other.read(read, lambda fd: came.append(os.read(fd, 1)))
+    loop.turn(0.0)
+    assert came[5:] == [b"b"]
+
+
+def test_a_part_that_is_closed_leaves_a_descriptor_that_is_another_files_by_now(loop, pipe):
+    read, write = pipe
+    came = []
+    part = loop.part()
+    part.read(read, lambda _: came.append("gone"))
+    loop.forget(read)  # as when its file is closed, and another gets its number
+    loop.read(read, lambda fd: came.append(os.read(fd, 1)))
+    part.close()
+    os.write(write, b"a")
+    loop.turn(0.0)
+    assert came == [b"a"]
+
+
 def test_signals_wake_the_loop_and_are_given_back(loop):
     before = signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGUSR2)
     came = []

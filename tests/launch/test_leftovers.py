@@ -49,8 +49,8 @@ def card(monkeypatch):
 
 
 def test_processes_of_earlier_attempts_count_where_a_card_names_them(left_behind, card, monkeypatch):
-    earlier, now, other = map(left_behind, (EARLIER, NOW, OTHER))
-    card |= {earlier, now, other, 1}
+    earlier, now, other, world = map(left_behind, (EARLIER, NOW, OTHER, f"{NOW}/00000001"))
+    card |= {earlier, now, other, world, 1}
     assert leftovers.holders(NOW) == [earlier]
     assert leftovers.holders(f"outer/{NOW}") == []
     card.clear()

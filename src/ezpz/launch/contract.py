@@ -7,7 +7,8 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
     EZPZ_CONTROL=secret@port@address,address   where the launcher listens for agents; ranks do not see it
     EZPZ_SOCKET=@ezpz-5f3a…  where the agent of this host listens for shims and ranks (`ezpz.launch.host.local_socket`)
     EZPZ_LAUNCH=5f3a…        id of the launch, for what starts ranks; `outer/inner` inside a rank of another launch
-    EZPZ_LAUNCH_ID=5f3a…     the same for ranks and all that they start: what is left of them is known by it
+    EZPZ_LAUNCH_ID=5f3a…     the same for ranks and all that they start: what is left of them is known by it; behind it
+                             `/00000002` for those of the second world that a launch has its agents start
     EZPZ_NO_MPI=1            no MPI started these ranks: one that is started in them finds each alone
     EZPZ_NO_MPI=--mpi no     by the option that is named, no rank starts one: the agent ends one that does
     EZPZ_RUN_ID=5f3a0c1e     TORCHELASTIC_RUN_ID once more: a launcher inside a rank changes that one alone

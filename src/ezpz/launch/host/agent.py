@@ -26,7 +26,6 @@ from ezpz.launch.host.local_socket import credentials, send
 from ezpz.launch.host.local_world import ENDING, LocalWorld, handle_of
 from ezpz.launch.host.rank_process import RankProcess
 from ezpz.launch.host.rank_start import FOR_RANK_ALONE, TO_ALL
-from ezpz.launch.limits import shortage
 from ezpz.launch.loop import Loop, SignalPipe
 from ezpz.launch.watchers import HostHandle, Watchers
 
@@ -91,6 +90,7 @@ class Agent:
         self._holders: set[str] = set()  # those for which all worlds wait
         self._start = start
         self._numbers: set[int] = set()  # of all worlds that were to be started
+        self._leaving: list[LocalWorld] = []  # worlds that have ended, and whose output is not sent yet
         self._large: set[int] = set()
         self._is_signalled_alone = False
         self._tells_code = True
@@ -337,7 +337,8 @@ class Agent:
             number, reached = byte & ~TO_ALL, bool(byte & TO_ALL)
             begun = [world for world in self._now() if world.begun]
             if not begun and number in ENDING:
-                self.give_up(f"its launcher sent it {signal.Signals(number).name} before its ranks began")
+                when = "while no rank ran there" if self.stays else "before its ranks began"
+                self.give_up(f"its launcher sent it {signal.Signals(number).name} {when}")
                 self._over = True  # srun waits for this end, and tells then what it ended all for
             for world in begun:
                 world.starter_sent(number, reached=reached)
@@ -428,8 +429,7 @@ class Agent:
         try:
             self._start(world, order)
         except (EzpzError, OSError) as error:
-            short = shortage(error, starting=True)
-            world.give_up(f"world {number} cannot be started: {error}; {short}." if short else str(error), cannot=True)
+            world.cannot_start(error)
         else:
             world.watch.start(world.loop)
 
@@ -465,8 +465,11 @@ class Agent:
             self._end_lost()
             return
         self._lost = True
-        for world in begun:
-            world.ask_to_end()
+        for world in self._now():
+            if world.begun:
+                world.ask_to_end()
+            else:
+                world.kill()
         self.loop.after("lost", _LOST_GRACE, lambda: self._still_there(patience - _LOST_GRACE))
 
     def _still_there(self, left: float) -> None:
@@ -491,7 +494,11 @@ class Agent:
             world.settle()
             if world.is_over:
                 self._world_over(world)
-        if self.stays and self._is_closed and not self.worlds and not self.stayers:
+        if self._leaving and self.connection.sent:
+            for world in self._leaving:
+                world.report(messages.Done(stuck=world.stuck or [], step=world.step))
+            self._leaving.clear()
+        if self.stays and self._is_closed and not (self.worlds or self._leaving or self.stayers):
             self._finish()
 
     def _world_over(self, world: LocalWorld) -> None:
@@ -504,7 +511,7 @@ class Agent:
                 if self.ranks.get(rank.pid) is rank:
                     del self.ranks[rank.pid]
             world.close()
-            world.report(messages.Done(stuck=world.stuck or [], step=world.step))
+            self._leaving.append(world)
 
     def _finish(self) -> None:
         """Report that all is over here, once the launcher has all output, however long the screen takes; shims whose

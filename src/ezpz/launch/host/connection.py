@@ -144,6 +144,11 @@ class Connection:
         """Whether output is queued here."""
         return self._backlog.size > 0
 
+    @property
+    def sent(self) -> bool:
+        """Whether all output is on its way to the launcher, or gets there no more."""
+        return self.is_given_up or not (self.waiting or self.is_cut)
+
     def report(self, message: Message, world: int = 0) -> None:
         """Send a report of a world to the launcher; that it has gone shows when orders are read."""
         try:
@@ -271,7 +276,7 @@ class NoConnection:
 
     clock = 0.0
     full = waiting = False
-    delivered = True
+    delivered = sent = True
     slots = None
     settings = messages.Settings(
         log_dir="",

@@ -115,14 +115,14 @@ def drm_memory(text: str) -> int:
 
 def _left_behind(launch: str) -> set[int]:
     outer, slash, own = launch.rpartition("/")  # a launch inside a rank
-    this, mine = f"EZPZ_LAUNCH_ID={launch}".encode(), os.geteuid()
+    this, mine = f"EZPZ_LAUNCH_ID={launch}/".encode(), os.geteuid()
     beginning = f"EZPZ_LAUNCH_ID={outer}{slash}{own[:_SHARED_ID]}".encode()
     found = set()
     for pid in proc.pids():
         if proc.owner(pid) != mine:
             continue
         words = proc.environ(pid).split(b"\0")
-        earlier = any(word.startswith(beginning) and word != this for word in words)
+        earlier = any(word.startswith(beginning) and not (word + b"/").startswith(this) for word in words)
         if earlier or is_exiting(proc.read(pid, "stat").decode("utf-8", "replace")):
             found.add(pid)
     return found - {os.getpid(), os.getppid()}

@@ -11,6 +11,7 @@ import os
 import signal
 import time
 
+from ezpz import proc
 from ezpz.errors import EzpzError
 from ezpz.launch import messages
 from ezpz.launch.backlog import enlarge
@@ -20,6 +21,7 @@ from ezpz.launch.host.local_socket import is_own, receive, send, will_pass
 from ezpz.launch.host.rank_input import RankInput
 from ezpz.launch.host.rank_process import LARGE_PIPE, READ, RankProcess
 from ezpz.launch.host.speakers import Speakers
+from ezpz.launch.limits import shortage
 from ezpz.launch.loop import NO_ROOM
 from ezpz.launch.watchers import HostHandle, Watchers
 
@@ -423,11 +425,18 @@ class LocalWorld:
         if self._start:
             try:
                 self._start()
-            except EzpzError as error:
-                self.give_up(str(error), cannot=True)
+            except (EzpzError, OSError) as error:
+                self.cannot_start(error)
         for rank in self.alive():
             if rank.ready:
                 rank.begin()
+
+    def cannot_start(self, error: EzpzError | OSError) -> None:
+        """Give up, because something that its ranks need is not here."""
+        why = str(error)
+        if isinstance(error, OSError):
+            why = f"its ranks cannot be started: {why}; {shortage(error, starting=True) or 'expected to succeed'}."
+        self.give_up(why, cannot=True)
 
     def give_up(self, why: str, *, cannot: bool = False) -> None:
         """Tell the launcher that this host's part of the world cannot continue, and kill its ranks.
@@ -533,7 +542,8 @@ class LocalWorld:
 
     def child_ended(self, pid: int, code: int) -> bool:
         """Take the end of a child of this process; tell whether it was a rank of this world."""
-        rank = next((rank for rank in self.ranks.values() if rank.pid == pid and not rank.shim_pid), None)
+        # The number of one that has ended before may be that of another world's by now.
+        rank = next((rank for rank in self.alive() if rank.pid == pid and not rank.shim_pid), None)
         if rank:
             if self.own_session:
                 process_tree.kill(-pid)  # what it left behind
@@ -740,8 +750,11 @@ class LocalWorld:
         rank_start.clear_folders(self.settings)
 
     def _kill_left(self) -> list[int]:
-        if self.number:  # what else descends from this process may be another world's
-            return process_tree.kill_all(self.launch, own=False) if self.ranks else []
+        if self._on_host is not None:  # what else descends from this process may be another world's
+            others = {pid for pid, rank in self._on_host.items() if rank.alive}
+            orphans = proc.children(os.getpid())
+            nothing = orphans is not None and others.issuperset(orphans)
+            return [] if nothing else process_tree.kill_all(self.launch, own=False)
         # What a killed shim had adopted has no parent that waits for it.
         lost = any(rank.shim_pid and not rank.shim for rank in self.ranks.values())
         return process_tree.kill_all(self.launch) if lost or not process_tree.childless() else []

@@ -45,7 +45,7 @@ from ezpz.ranks import Ranks, expand_counts, from_environ
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ezpz.launch.host.local_world import LocalWorld
     from ezpz.launch.messages import Settings
@@ -172,7 +172,7 @@ def _in_front(command: Sequence[str]) -> int:
     process_tree.adopt()
     environ = dict(os.environ)
     daemon = environ.pop("EZPZ_SIGNALLED_BY", "").encode()
-    ignores = set(map(int, environ.get("EZPZ_IGNORED", "").split()))
+    ignores = _ignored(environ)
     for number in ignores:
         signal.signal(number, signal.SIG_IGN)
     awaited = {signal.SIGCHLD, *FORWARDED}.difference(ignores)
@@ -233,7 +233,8 @@ def _run_by_launcher(starter: int, words: list[str], environ: dict[str, str]) ->
         if problem and not variable:
             raise LaunchError(problem[2])
         suffix = f"-{index}"  # two hosts of the plan may share one network, as containers do
-        agent = Agent(connection, launch, counts[index], waits=True, start=partial(_start_world, suffix=suffix))
+        start_world = partial(_start_world, suffix=suffix, ignores=_ignored(environ))
+        agent = Agent(connection, launch, counts[index], waits=True, start=start_world)
         agent.stand_guard(obeys_signals=False)
         agent.hear_starter(starter)
         if problem:
@@ -247,6 +248,11 @@ def _run_by_launcher(starter: int, words: list[str], environ: dict[str, str]) ->
         return agent.run()
     except EzpzError as error:
         return _refused(connection, error)
+
+
+def _ignored(environ: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the signals that the launcher was started with ignored."""
+    return tuple(map(int, environ.get("EZPZ_IGNORED", "").split()))
 
 
 def _place(environ: dict[str, str], hosts: int) -> tuple[int, tuple[str, str, str] | None]:
@@ -287,7 +293,7 @@ def _run(index: int, file: str = "") -> int:
         if variable:
             connection = connect(variable, index)
         counts = list(expand_counts(environ["EZPZ_PLACEMENT"]))
-        agent = Agent(connection, launch, counts[index], start=_start_world)
+        agent = Agent(connection, launch, counts[index], start=partial(_start_world, ignores=_ignored(environ)))
         if not agent.stays:
             _enter(payload.folder)
         agent.stand_guard(obeys_signals=not file, is_signalled_alone=bool(file))
@@ -386,7 +392,8 @@ def _start_host(
             world.report(messages.PortTaken())
             return
     environ.setdefault("OMP_NUM_THREADS", threads(count))
-    ignores = (*ignores, *map(int, environ.pop("EZPZ_IGNORED", "").split()))
+    ignores = (*ignores, *_ignored(environ))
+    environ.pop("EZPZ_IGNORED", None)
     plan, has_input = environ.pop("EZPZ_CPUS", ""), environ.pop("EZPZ_STDIN", "") != "none"
     _make_folder(world)
     _let_in(world, environ)
