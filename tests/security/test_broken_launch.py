@@ -42,7 +42,7 @@ BREAKS = [  # module, function, error; at its first call
     (RUN + "control", "Control.tick", "MemoryError()"),
     (RUN + "terminal", "Screen.show", "OSError(5, 'boom')"),
     (RUN + "terminal", "Screen.tick", "BrokenPipeError(32, 'boom')"),
-    (RUN + "start", "_Run._keep_first_record", "TypeError('boom\\nin two lines')"),
+    (RUN + "start", "Run._keep_first_record", "TypeError('boom\\nin two lines')"),
     ("ezpz.launch.record", "started", "AttributeError('boom')"),
     ("ezpz.launch.record", "write", "ValueError('boom')"),
     ("ezpz.launch.loop", "Loop.turn", "IndexError('boom')"),

@@ -92,7 +92,9 @@ class Loop:
 
     def delay(self, seconds: float) -> None:
         """Let all timers end so much later."""
-        self._timers = {name: (due + seconds, action) for name, (due, action) in self._timers.items()}
+        for loop in (self, *self._parts):
+            later = {name: (due + seconds, action) for name, (due, action) in loop._timers.items()}  # noqa: SLF001  # own
+            loop._timers = later  # noqa: SLF001  # as above
 
     def waits_for(self, name: str) -> bool:
         """Tell whether a timer of that name runs."""

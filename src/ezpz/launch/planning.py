@@ -120,6 +120,7 @@ class PlanBuilder:
         survey: Hosts, devices, site and placement.
         options: What the user asked for.
         environ: The environment of the launcher.
+        stays: Whether agents stay for worlds that are begun on them, instead of starting ranks.
         launch_id: Name of the launch, the same for each of its starts; ``outer/inner`` inside a rank of another launch.
         is_here: Whether all ranks run on this host.
         check: What is looked at before ranks begin (``--check``), and who chose it.
@@ -145,8 +146,9 @@ class PlanBuilder:
         *,
         attempt: int = 1,
         first_id: str = "",
+        stays: bool = False,
     ) -> None:
-        self.survey, self.options = survey, options
+        self.survey, self.options, self.stays = survey, options, stays
         self.environ = dict(os.environ if environ is None else environ)
         allocation, placement, site = survey.allocation, survey.placement, survey.site.site
         self.is_here = len(placement.hosts) == 1 and is_here(placement.hosts[0])
@@ -228,7 +230,7 @@ class PlanBuilder:
             "parting": _PARTING if scheduler(survey.allocation.scheduler).signalling_daemon else 0.0,
             "by_rank": survey.placement.world_size <= _STAGES_OF_EACH,
             "live": not self.keeps_terminal and may_draw(self.environ),
-            "stays": False,
+            "stays": self.stays,
             "watchers": [*self._watchers()],
         }
 

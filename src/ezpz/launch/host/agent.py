@@ -101,6 +101,7 @@ class Agent:
         self._over = False
         self._lost = False
         self._done = False
+        self._is_up = False  # where it stays
         self._is_closed = False  # to further worlds
         self._is_released = False
         self._stuck: list[int] | None = None  # what survives at the end of all worlds; None before that
@@ -160,8 +161,15 @@ class Agent:
             self._holders.add(name)
         elif name in self._holders:
             self._holders.discard(name)
+            self._report_up()
             for world in self._now():
                 world.let_go()
+
+    def _report_up(self) -> None:
+        """Tell the launcher that worlds can begin here, where this agent stays for them."""
+        if self.stays and not (self._holders or self._is_up):
+            self._is_up = True
+            self.report(messages.Up(ranks=0))
 
     def stand_guard(self, *, obeys_signals: bool, is_signalled_alone: bool = False) -> None:
         """Adopt orphans, and notice the end of children; other signals end only what is a host's own process.
@@ -216,6 +224,7 @@ class Agent:
         keep_freed_memory()
         watch = self._watch or self.world.watch
         watch.start(self.loop)
+        self._report_up()
         while not self._over:
             for world in self.worlds.values():
                 world.pipes.keep_pace()

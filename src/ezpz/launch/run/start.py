@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Ends = tuple[socket.socket, socket.socket]
     Ranks = list[tuple[dict[str, str], list[int] | None]]
 
-__all__ = ["supervise"]
+__all__ = ["Run", "run_of", "supervise"]
 
 _LAST_REPORT = 2.0  # seconds for an agent to report that all is over when its ssh has ended
 _QUOTED = 300  # characters of what ssh printed
@@ -71,8 +71,7 @@ def supervise(
         EzpzError: The ranks could not even be started.
     """
     _make_room(plan)
-    kind = _AgentsRun if plan.by_hosts else _LocalRun if plan.flavour is None else _LauncherRun
-    run = kind(plan, limits, control, screen, wall, shares_terminal=plan.supervision.keeps_terminal)
+    run = run_of(plan)(plan, limits, control, screen, wall, shares_terminal=plan.supervision.keeps_terminal)
     run.launch, run.folder, run.began = plan.supervision.launch_id, folder, began
     run.address = asking_address(run.launch)
     run.more = dict(more or {})
@@ -80,7 +79,12 @@ def supervise(
     return run.run()
 
 
-class _Run(Supervisor):
+def run_of(plan: LaunchPlan) -> type[Run]:
+    """Return the supervisor that starts what brings up the ranks of a plan, or its hosts."""
+    return _AgentsRun if plan.by_hosts else _LocalRun if plan.flavour is None else _LauncherRun
+
+
+class Run(Supervisor):
     """A supervisor that starts the programs of its plan; each kind knows how."""
 
     _begun: dict[str, Any]  # what run.json holds so far
@@ -244,13 +248,14 @@ def asking_address(launch: str) -> str:
     return local_socket.address(name, private_folder("sockets") if sys.platform != "linux" else "")
 
 
-class _LocalRun(_Run):
+class _LocalRun(Run):
     """Ranks of this host, started by an agent that is forked off; a single rank keeps the terminal."""
 
     def start_programs(self) -> None:
         """Fork the agent."""
         plan = self.plan
-        ranks = [(plan.rank_environment(rank), plan.cpus(rank)) for rank in range(plan.placement.world_size)]
+        count = 0 if self.stays else plan.placement.world_size
+        ranks = [(plan.rank_environment(rank), plan.cpus(rank)) for rank in range(count)]
         ours, its = connection.pair()
         slots = None if plan.supervision.keeps_terminal else Slots.inherited()
         try:
@@ -278,7 +283,7 @@ class _LocalRun(_Run):
         return run_local(its, self.launch, plan.command, ranks, self.control.settings, slots=slots, terminal=terminal)
 
 
-class _LauncherRun(_Run):
+class _LauncherRun(Run):
     """Ranks that ``mpiexec`` or ``srun`` starts, whose shims bring up an agent per host."""
 
     def start_programs(self) -> None:
@@ -291,7 +296,7 @@ class _LauncherRun(_Run):
         self.control.get_ready()
 
 
-class _AgentsRun(_Run):
+class _AgentsRun(Run):
     """Ranks whose agents are started with ssh, or what does its work, one per host; what that printed is part of the
     cause of a failure.
     """

@@ -116,9 +116,9 @@ class Supervisor:
         self._kept: KeptTerm | None = None  # made when one is
         self._kills_at = -math.inf  # when the scheduler kills what still runs, after its SIGTERM
         self._question: subprocess.Popen[bytes] | None = None
+        self.stays = control.settings.stays
         self.world = World(self, plan, limits, control.settings)
         self.worlds = {0: self.world}
-        self.stays = control.settings.stays
         self._is_complete = False  # no further world is begun
         self.signals = SignalPipe(set(_HEARD).difference(ignored()))  # `nohup launch …` lives on
 
@@ -165,7 +165,12 @@ class Supervisor:
             plan: What is started, on as many hosts.
             limits: What the user allows it.
             places: Which hosts of the launch these are, by index.
+
+        Raises:
+            ValueError: These are more or fewer than the plan has.
         """
+        if len(places) != len(plan.placement.hosts):
+            raise ValueError(f"{len(plan.placement.hosts)} hosts in the plan of a world; {len(places)} to begin it on")
         settings = messages.Settings(**plan.supervision.agent_settings)
         number = max(self.worlds) + 1
         world = self.worlds[number] = World(self, plan, limits, settings, number=number, places=places)
@@ -557,8 +562,8 @@ class Supervisor:
 
     def _hear(self, index: int, message: Message, number: int = 0) -> None:
         world = self.worlds.get(number)
-        if world is None:
-            return  # an agent's mistake: none of that number was begun
+        if world is None or world.is_over:
+            return
         if isinstance(message, messages.Hello):
             for each in self._on(index):
                 each.host_came(index, message.host)

@@ -104,12 +104,14 @@ class World:
         self.roll = RollCall(plan)
         self.stages = Stages()
         self.outcome = Outcome()
-        self.watch = Watchers(settings.watchers, "launcher", self._handle, self.note, launch.kept_no_more)
-        self.begun = plan.flavour is None and not number
+        self._loop = launch.loop.part() if number else launch.loop
+        scope = "world" if number else ""  # what looks at hosts has begun with them
+        rows, kept_no_more = settings.watchers, launch.kept_no_more
+        self.watch = Watchers(rows, "launcher", self._handle, self.note, kept_no_more, scope=scope)
+        self.begun = plan.flavour is None and not (number or launch.stays)
         self.stopping = self.is_over = False
         self.run_folder = ""
         self.shown = 0
-        self._loop = launch.loop
         self._limit = ""  # why it is ended, as long as watchers find out what its ranks are doing
         self._waiting_signals: list[int] = []  # for ranks that have not begun
         self._were_asked = False  # watchers, whether ranks may begin
@@ -135,13 +137,13 @@ class World:
         """Watch over its limits, and start it on the hosts that have come, where its ranks do not come with them."""
         limits = self.limits
         if limits.start is not None:
-            self._loop.after(self._timer("start"), limits.start, self._not_started)
+            self._loop.after("start", limits.start, self._not_started)
         if not self.begun:
-            self._loop.after(self._timer("late"), _LATE, self._tell_late)
+            self._loop.after("late", _LATE, self._tell_late)
         if limits.run is not None:
             whole = "--timeout, of the whole run; of one without progress: --idle-timeout"
             reason = f"the run has not ended within {limits.run:g} s ({whole})"
-            self._loop.after(self._timer("run"), limits.run, lambda: self._overdue(reason))
+            self._loop.after("run", limits.run, lambda: self._overdue(reason))
         self.watch.start(self._loop)
         for index in sorted(self.hosts.running.intersection(self.places)) if self.number else ():
             self.host_came(index, self.hosts.name(index))
@@ -183,15 +185,16 @@ class World:
             self._refuse(refusal)
             return
         self.begun = True
-        self._order(messages.Begin())
         if self._has_no_ranks:
             self.launch.hosts_came()
+            return
+        self._order(messages.Begin())
         for number in self._waiting_signals:
             self.send(number)
 
     def begin_unsupervised(self) -> None:
         """Begin without those of a host that cannot reach the launcher: no message will tell when they are complete."""
-        self._loop.cancel(self._timer("start"))
+        self._loop.cancel("start")
         self.let_begin()
 
     def refusal(self) -> str | EzpzError:
@@ -246,7 +249,7 @@ class World:
             return
         self.roll.up(place, message)
         if self.roll.complete:
-            self._loop.cancel(self._timer("start"))
+            self._loop.cancel("start")
             self.let_begin()
 
     def _hear_of_work(self, host: str, message: messages.Recording | messages.Stages | messages.Finished) -> None:
@@ -267,7 +270,7 @@ class World:
             reason = (
                 f"rank {message.rank} ended with 0, and others still run {self.limits.leave:g} s (--exit-timeout) later"
             )
-            self._loop.after(self._timer("leave"), self.limits.leave, lambda: self._overdue(reason))
+            self._loop.after("leave", self.limits.leave, lambda: self._overdue(reason))
 
     def _note_step(self, step: int) -> None:
         if step >= 0:
@@ -319,27 +322,25 @@ class World:
         patience = _SETTLE_LONG if slow else _SETTLE
         if self.begun and len(self.outcome.failures) == 1:
             self._answers_by = time.monotonic() + self.watch.failed(failure)
-        timer = self._timer("settle")
-        self._settle_at = min(self._loop.due(timer), time.monotonic() + patience)
-        self._loop.at(timer, self._settle_at, self._settle_when_told)
+        self._settle_at = min(self._loop.due("settle"), time.monotonic() + patience)
+        self._loop.at("settle", self._settle_at, self._settle_when_told)
 
     def _settle_when_told(self) -> None:
         """Name the cause when watchers have found out what they want to know of ranks that still live."""
         now = time.monotonic()
         left = self._answers_by - now
         if left > 0 and not self.stopping:
-            self._loop.after(self._timer("settle"), left, self._settle_when_told)
+            self._loop.after("settle", left, self._settle_when_told)
         elif self._launcher_is_ending() and now < self._settle_at + _LAUNCHER_ENDS:
-            self._loop.after(self._timer("settle"), _SETTLE, self._settle_when_told)
+            self._loop.after("settle", _SETTLE, self._settle_when_told)
         else:
             self.settle()
 
     def _go_on(self) -> None:
         """Wait for no more answers after a failure."""
         self._answers_by = 0.0
-        if self._loop.waits_for(self._timer("settle")):
-            at = max(time.monotonic(), self._settle_at)
-            self._loop.at(self._timer("settle"), at, self._settle_when_told)
+        if self._loop.waits_for("settle"):
+            self._loop.at("settle", max(time.monotonic(), self._settle_at), self._settle_when_told)
 
     def _launcher_is_ending(self) -> bool:
         """Tell whether the program that starts ranks has ended all that had come before any began: it knows why, and
@@ -395,7 +396,8 @@ class World:
     def blame(self, cause: Failure) -> None:
         """Make this the cause of the end, and stop all."""
         self.outcome.cause, self.outcome.code = cause, cause.code
-        several = self.hosts.children.alive and self.plan.placement.world_size > 1
+        is_over = bool(self.number) and self._done.issuperset(self.places)
+        several = self.hosts.children.alive and self.plan.placement.world_size > 1 and not is_over
         others = "stopping the other ranks" if self.begun else "no rank has begun"
         path = log_of(cause, self.settings.log_dir, self.launch.folder)
         self.say(f"{cause.text}{f'; {others}' * several}{f' [log: {path}]' * bool(path)}")
@@ -442,12 +444,12 @@ class World:
 
     def kill_at(self, moment: float) -> None:
         """Kill its ranks at a moment of the monotonic clock, if they have not ended."""
-        self._loop.at(self._timer("kill"), moment, self.kill)
+        self._loop.at("kill", moment, self.kill)
 
     @property
     def waits_to_kill(self) -> bool:
         """Whether its ranks are to be killed at some moment."""
-        return self._loop.waits_for(self._timer("kill"))
+        return self._loop.waits_for("kill")
 
     def kill(self) -> None:
         """Kill its ranks now."""
@@ -457,11 +459,11 @@ class World:
             return
         self.stopping = True
         self._order(messages.Kill())
-        self._loop.after(self._timer("clean"), _CLEAN_UP, self._give_up)
+        self._loop.after("clean", _CLEAN_UP, self._give_up)
 
     def cancel_kill(self) -> None:
         """Take note that its ranks have been killed."""
-        self._loop.cancel(self._timer("kill"))
+        self._loop.cancel("kill")
 
     def _give_up(self) -> None:
         """Wait no longer for hosts that do not report its end, although they live."""
@@ -489,9 +491,9 @@ class World:
     def end(self) -> None:
         """Let watchers say what came of it: all is over on its hosts."""
         self.is_over = True
-        for name in ("start", "late", "run", "leave", "overdue", "settle", "kill", "clean"):
-            self._loop.cancel(self._timer(name))
         self.watch.all("close", self.outcome)
+        if self.number:
+            self._loop.close()
 
     def last_words(self) -> list[str]:
         """Return what belongs at the end of the screen."""
@@ -510,7 +512,7 @@ class World:
             return
         self._limit = reason
         seconds = self.watch.overdue(reason)
-        self._loop.at(self._timer("overdue"), time.monotonic() + seconds, self._wait_no_longer)
+        self._loop.at("overdue", time.monotonic() + seconds, self._wait_no_longer)
 
     def _wait_no_longer(self) -> None:
         """End it for its limit although nobody has said what its ranks are doing; it may end already."""
@@ -520,7 +522,7 @@ class World:
     def _end_overdue(self, how: str) -> bool:
         """End it for its limit, unless a rank has failed by itself meanwhile; tell whether it does."""
         reason, self._limit = self._limit, ""
-        self._loop.cancel(self._timer("overdue"))
+        self._loop.cancel("overdue")
         cause = self.outcome.cause
         if not reason or (cause and cause.rank is not None and not (cause.lost_peer or cause.waited_in_vain)):
             return False
@@ -539,9 +541,6 @@ class World:
         if text not in self.outcome.notes:
             self.outcome.notes.append(text)
             self.say(f"note: {text}")
-
-    def _timer(self, name: str) -> str:
-        return f"{name} of world {self.number}" if self.number else name
 
     def _order(self, order: Message, *, to: set[int] | None = None) -> set[int]:
         """Send an order to the agents of its hosts; return the hosts that it was sent to."""
@@ -565,7 +564,7 @@ class World:
     def _handle(self, name: str, config: str, guarded: Callable[..., Any]) -> LauncherHandle:
         """Return what a watcher may do here."""
         launch = self.launch
-        handle = LauncherHandle(f"{name}{self.number or ''}", config, self._loop, self.note, guarded)
+        handle = LauncherHandle(name, config, self._loop, self.note, guarded)
         handle.plan, handle.launch, handle.folder, handle.host = self.plan, self.id, launch.folder, self.hosts.name
         handle.hosts, handle.say, handle.live = self.hosts.control.heard, self.say, launch.screen.live
         handle.began, handle.job_ends, handle.reached = launch.began, launch.job_ends, self.stages.reached
