@@ -158,20 +158,22 @@ class Supervisor:
     def _running(self) -> list[World]:
         return [world for world in self.worlds.values() if not world.is_over]
 
-    def begin(self, plan: LaunchPlan, limits: Limits, places: Sequence[int]) -> World:
+    def begin(self, plan: LaunchPlan, limits: Limits, places: Sequence[int], *, gets_input: bool = False) -> World:
         """Begin another world, on hosts whose agents stay, and return it.
 
         Args:
             plan: What is started, on as many hosts.
             limits: What the user allows it.
             places: Which hosts of the launch these are, by index.
+            gets_input: Whether its rank 0 reads the launcher's stdin, as one world may.
 
         Raises:
             ValueError: These are more or fewer than the plan has.
         """
         if len(places) != len(plan.placement.hosts):
             raise ValueError(f"{len(plan.placement.hosts)} hosts in the plan of a world; {len(places)} to begin it on")
-        settings = messages.Settings(**plan.supervision.agent_settings)
+        given = plan.supervision.agent_settings
+        settings = messages.Settings(**{**given, "input": given["input"] and gets_input})
         number = max(self.worlds) + 1
         world = self.worlds[number] = World(self, plan, limits, settings, number=number, places=places)
         world.start()

@@ -35,12 +35,43 @@ from ezpz.launch.watchers import LauncherHandle, Watchers
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
+    from typing import Any, Protocol
 
+    from ezpz.launch.loop import Loop
     from ezpz.launch.messages import Message, Settings
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.run.failures import Limits
-    from ezpz.launch.run.supervisor import Supervisor
+    from ezpz.launch.run.hosts import Hosts
+    from ezpz.launch.run.terminal import Screen
+
+    class Launch(Protocol):
+        """What a world asks of the launch to which it belongs (`ezpz.launch.run.supervisor`)."""
+
+        launch: str
+        folder: str
+        began: float
+        stays: bool
+        hosts: Hosts
+        loop: Loop
+        screen: Screen
+
+        def say(self, text: str) -> None: ...
+        def hint(self) -> str: ...
+        def kill(self) -> None: ...
+        def stop_begun(self, grace: float) -> None: ...
+        def hosts_came(self) -> None: ...
+        def all_train(self, world: World) -> None: ...
+        def world_ended(self, world: World) -> None: ...
+        def job_ends(self) -> float | None: ...
+        def is_asked(self) -> bool: ...
+        def answer(self, answer: dict[str, Any]) -> None: ...
+        def failed_before_term(self, world: World, failure: Failure) -> None: ...
+        def keeps_term(self) -> bool: ...
+        def keep_no_term(self) -> None: ...
+        def kept_no_more(self, watcher: str) -> None: ...
+        def pass_term_on(self) -> None: ...
+        def ask_kill_wait(self) -> None: ...
+
 
 __all__ = ["FAILURE_GRACE", "PORT_TAKEN", "SIGNAL_GRACE", "World"]
 
@@ -90,7 +121,7 @@ class World:
 
     def __init__(
         self,
-        launch: Supervisor,
+        launch: Launch,
         plan: LaunchPlan,
         limits: Limits,
         settings: Settings,
@@ -169,8 +200,7 @@ class World:
         from ezpz.launch.host.payload import contents
 
         given = contents(self.plan.command, self.plan.agent_environment())
-        apart = self.plan.supervision.for_agents
-        environ = [(name, value) for name, value in given.environ.items() if name not in apart]
+        environ = list(given.environ.items())
         start = messages.Start(
             index=place, command=given.command, folder=given.folder, environ=environ, settings=self.settings
         )
