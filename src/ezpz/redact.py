@@ -280,7 +280,7 @@ _FORMS = (
     ("hf_", r"\bhf_(?:[A-Za-z0-9]{16,}|(?=[a-z0-9]*[A-Z])(?=[A-Za-z]*\d)[A-Za-z0-9]{10,})"),
     ("api_org_", r"\bapi_org_[A-Za-z0-9]{16,}"),
     ("sk-", r"(?<![A-Za-z0-9])sk-[A-Za-z0-9]{20,}"),
-    ("sk-", r"(?<![A-Za-z0-9])sk-(?:[a-z][a-z0-9]*-)*(?=[A-Za-z_]*\d|[a-z0-9_]*[A-Z])[A-Za-z0-9_-]{16,}"),
+    ("sk-", r"(?<![A-Za-z0-9])sk-(?:[a-z][a-z0-9]*-){0,8}(?=[A-Za-z_]*\d|[a-z0-9_]*[A-Z])[A-Za-z0-9_-]{16,}"),
     ("k_live_", r"\b[srp]k_live_[A-Za-z0-9]{10,}"),
     ("k_test_", r"\b[srp]k_test_[A-Za-z0-9]{10,}"),
     ("whsec_", r"\bwhsec_[A-Za-z0-9+/=]{16,}"),
@@ -327,13 +327,13 @@ _FORMS = (
 
 # https://me:V@host and https://V@host. V may hold / and @; what follows a port, or is in a path, is none:
 # http://host:8080/@scope/name. A name alone is no secret where it is an account or a container.
-_LOGIN = r"""(?P<scheme>[A-Za-z][\w+.-]*)://(?:
+_LOGIN = r"""(?x)(?P<scheme>[A-Za-z][\w+.-]{0,40})://(?:
     (?P<user>[^\s/@:"'<>]*):(?P<word>(?:(?!://)[^\s"'<>])+)@(?=(?P<host>[^\s/@:,"']+))|(?P<alone>[^\s/@:"']+)@)"""
 _ACCOUNTS = _set("ssh sftp scp rsync git+ssh svn+ssh hdfs abfs abfss wasb wasbs nfs smb gsiftp")
 
 # A name and the text between it and its value:
 # NAME=V, name: V, "name": "V", --name V, ["name"] = "V", ("NAME", "V").
-_NAMED = r"""(?<![A-Za-z0-9_-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,200})
+_NAMED = r"""(?x)(?<![A-Za-z0-9_-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,200})
     (?P<between>\\*["']?\]?[ \t]{0,2}(?:=>|:=|[=:](?![/=]))[ \t\n]{0,3}|(?<=[\w])[ \t]+|\\*["'],[ \t]*(?=\\*["']))"""
 _HINTS = ("key", "token", "pass", "pwd", "secret", "cred", "auth", "header", "cookie", "jwt", "bearer", "pat=", "pat ",
           "pat:", 'pat"', "sig", "sas", "_sock", "pat'")  # fmt: skip
@@ -346,6 +346,7 @@ _SHORT_OPTIONS = (
     *(("sshpass", "-p"), ("login", "-p"), ("redis-cli", "-a"), ("sqlcmd", "-P"), ("unzip", "-P"), ("zip", "-P")),
     *(("ldapsearch", "-w"), ("wandb", "login")),
 )
+_MOST_NAMES = 20  # --env=NAME=V: what comes behind so many is a text
 _CURL = _set("curl wget http https httpie xh")
 
 _CURL_LOGIN = r"(?<=[\s\"'])(-u|--user)([ =][\"']?)([^\s:\"']+):[^\s\"']+"
@@ -358,8 +359,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     if found is None:
         import re
 
-        flags = re.VERBOSE if text is _LOGIN or text is _NAMED else re.DOTALL
-        found = _patterns[text] = re.compile(text, flags)
+        found = _patterns[text] = re.compile(text, re.DOTALL)
     return found
 
 
@@ -479,17 +479,20 @@ class _Scrubber:
 
     def _word(self, word: str, before: str = "") -> str:
         """Return one word of a command without secrets."""
-        name, equals, value = word.partition("=")
-        is_name = equals and all(letter.isalnum() or letter in "-_+.~" for letter in name)
-        if not is_name or before in _TO_SHELL:
-            return self.text(word)
-        kind = _kind(name)
-        if kind:
-            shown = self._named(kind, value)
-            return f"{name}={self._word(value) if shown == value else shown}"
-        if any(map(str.isspace, value)) and not name.startswith("-"):
-            return self.text(word)
-        return f"{name}={self._word(value, name)}"
+        names = ""
+        for _ in range(_MOST_NAMES):
+            name, equals, value = word.partition("=")
+            is_name = equals and all(letter.isalnum() or letter in "-_+.~" for letter in name)
+            if not is_name or before in _TO_SHELL:
+                break
+            kind = _kind(name)
+            shown = self._named(kind, value) if kind else value
+            if shown != value:
+                return f"{names}{name}={shown}"
+            if not kind and any(map(str.isspace, value)) and not name.startswith("-"):
+                break
+            names, word, before = f"{names}{name}=", value, "" if kind else name
+        return names + self.text(word)
 
     def config(self, value: object, name: str, kind: str) -> object:
         """Return a configuration without secrets; ``name`` with dots, ``kind`` of it or of what holds it."""
@@ -598,7 +601,7 @@ def _value_in(text: str, at: int, kind: str) -> tuple[int, int]:
     first = _pattern(r"(?:(?i:bearer|basic|digest|token|apikey|negotiate)[ \t]+)?[^\s\"'&;|\\]*").match(text, at)
     end = first.end() if first else at
     value = text[at:end]
-    cut = _pattern(r",(?=[ ]|$|[\w.-]+[:=])|[)\]}]+$").search(value)
+    cut = _pattern(r",(?=[ ]|$|[\w.-]+[:=])|(?<![)\]}])[)\]}]+$").search(value)
     if cut is not None:
         end = at + cut.start()
     if kind in {_SECRET, _PASSWORD} and text[:at].rstrip().lower().endswith("cookie:"):

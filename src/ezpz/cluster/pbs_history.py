@@ -99,7 +99,7 @@ def _json(text: str, job: str) -> dict[str, str]:
         flat = {name: str(value) for name, value in answer.items() if isinstance(value, str | int)}
         estimate = answer.get("estimated", {})
         return flat | {f"estimated.{name}": str(value) for name, value in estimate.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration):  # old releases print JSON that is none
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError):  # none of old releases
         return {}
 
 

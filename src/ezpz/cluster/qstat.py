@@ -63,7 +63,7 @@ def _json(text: str, job: str) -> dict[str, str]:
         resources = answer.get("Resource_List", {})
         flat = {f"Resource_List.{name}": str(value) for name, value in resources.items()}
         return {name: value for name, value in answer.items() if isinstance(value, str)} | flat
-    except (ValueError, KeyError, TypeError, AttributeError):  # old releases print JSON that is none
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # old releases print JSON that is none
         return {}
 
 

@@ -41,6 +41,7 @@ from ezpz.cluster.job_state import (
     JobState,
     code_of,
 )
+from ezpz.cluster.scontrol import fields_of
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def state_of(job: str, run: Call) -> JobState:
 
 
 def _from_scontrol(text: str) -> JobState:
-    fields = dict(re.findall(r"(\S+?)=(\S*)", re.split(r"\n\s*\n", text.strip())[0]))
+    fields = fields_of(re.split(r"\n\s*\n", text.strip())[0])
     found = _known(
         fields.get("JobState", ""), fields.get("Reason", ""), fields.get("ExitCode", ""), fields.get("StartTime", "")
     )

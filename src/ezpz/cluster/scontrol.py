@@ -51,7 +51,7 @@ def show_job(job: str, run: Run) -> Allocation | None:
     first: Allocation | None = None
     parts: dict[str, Allocation] = {}  # of a heterogeneous job, by its components' numbers
     for block in re.split(r"\n\s*\n", text or ""):
-        fields = dict(re.findall(r"(\S+?)=(\S*)", block))
+        fields = fields_of(block)
         if fields.get("NodeList", "(null)") == "(null)" or job not in {fields.get("JobId"), fields.get("HetJobId")}:
             continue
         described = _described(job, block, fields, " ".join(command))
@@ -62,6 +62,12 @@ def show_job(job: str, run: Run) -> Allocation | None:
     numbers = [str(number) for number in range(len(parts))]
     is_whole = len(parts) > 1 and set(numbers) == set(parts)
     return heterogeneous(tuple(parts[number] for number in numbers)) if is_whole else first
+
+
+def fields_of(block: str) -> dict[str, str]:
+    """Return the fields of one block: ``NodeList=n[01-02] BatchHost=n01``."""
+    pairs = (word.partition("=") for word in block.split())
+    return {name: value for name, equals, value in pairs if name and equals}
 
 
 def _described(job: str, block: str, fields: dict[str, str], origin: str) -> Allocation:
@@ -83,7 +89,7 @@ def _described(job: str, block: str, fields: dict[str, str], origin: str) -> All
 
 def _details(block: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield each host of the detailed lines with its CPUs and GPUs."""
-    for names, ids, gres in re.findall(r"Nodes=(\S+) CPU_IDs=(\S+) Mem=\S* GRES=(\S*)", block):
+    for names, ids, gres in re.findall(r"(?<!\S)Nodes=(\S+) CPU_IDs=(\S+) Mem=\S* GRES=(\S*)", block):
         cpus = 0
         for part in ids.split(","):
             low, _, high = part.partition("-")
@@ -129,7 +135,7 @@ def partitions(run: Run) -> Queues | None:
     command = ["scontrol", "show", "partition"]
     found = {}
     for block in re.split(r"\n\s*\n", run(command) or ""):
-        fields = dict(re.findall(r"(\S+?)=(\S*)", block))
+        fields = fields_of(block)
         name = fields.get("PartitionName")
         if name:
             counts = [_count(fields.get(limit, "")) for limit in ("MaxNodes", "TotalNodes")]

@@ -275,9 +275,7 @@ class Slurm(Scheduler):
         """
         files = (environ.get("SLURM_CONF", ""), "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")
         text = next(filter(None, map(read, filter(None, files))), None) or ""
-        return bool(
-            re.search(r"^\s*ProctrackType\s*=\s*proctrack/linuxproc\b", text, re.ASCII | re.IGNORECASE | re.MULTILINE)
-        )
+        return bool(re.search(r"(?aim)^[^\S\n]*ProctrackType\s*=\s*proctrack/linuxproc\b", text))
 
     def script_in_front(self) -> int:
         """Return the pid of the batch script's shell where it would end of Slurm's SIGTERM; else 0.

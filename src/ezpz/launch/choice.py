@@ -338,5 +338,5 @@ def _ask(path: str, run: Run, name: str) -> Identity:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    match = re.search(r"\d+(?:\.\d+)+", text)
+    match = re.search(r"(?<!\d)\d{1,9}(?:\.\d{1,9})+", text)
     return tuple(map(int, match.group().split("."))) if match else ()

@@ -51,8 +51,10 @@ _ANSWERED = 0.9  # of the other hosts, before silence counts against one
 _NOT_RUN = {126, 127}  # the command is not executable, not found
 _TIME_LIMIT, _USAGE = 124, 2
 # What a driver, or a network, says without saying what is wrong: it may be a device, its user before, or a peer.
-_UNCLEAR_DEVICE = re.compile(r"(?i)busy or unavailable|(?:CUDA|HIP) error: unknown error|NCCL.*unhandled system error")
-_FRAME = re.compile(r'^\s+File "(.+)", line (\d+), in (.+)$')
+_UNCLEAR_DEVICE = re.compile(
+    r"(?i)busy or unavailable|(?:CUDA|HIP) error: unknown error|NCCL(?:(?!NCCL).)*unhandled system error"
+)
+_FRAME = re.compile(r'^\s+File "(.+)", line (\d+), in (.+)')
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
 
 

@@ -77,7 +77,7 @@ def _parse(text: str, path: str, number: int) -> tuple[str, int | None]:
     if match["user"]:
         raise _error(text, path, number, f" without a user: put `User {match['user'][:-1]}` into ~/.ssh/config")
     rest = match["rest"]
-    words = {"slots": rest[1:]} if rest[:1] == ":" else dict(re.findall(r"([\w-]+)\s*=\s*(\S+)", rest))
+    words = {"slots": rest[1:]} if rest[:1] == ":" else dict(re.findall(r"(?<![\w-])([\w-]+)\s*=\s*(\S+)", rest))
     odd = next((name for name in words if name not in _KNOWN), "")
     if odd:
         raise _error(text, path, number, f", and no {odd}=")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # [training]
 # seq_len = 2048  # as in the configuration files of torchtitan (https://github.com/pytorch/torchtitan), up to v0.2.2
 
-_PLACE = re.compile(r"\s*\(at (?:(line \d+), (column \d+)|end of document)\)")  # (at line 3, column 9)
+_PLACE = re.compile(r"(?<!\s)\s*\(at (?:(line \d+), (column \d+)|end of document)\)")  # (at line 3, column 9)
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,10 @@ _NOT_WRITTEN = re.compile(
     r"PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos|No usable temporary directory found"
     r"|Bus error \(core dumped\)|insufficient shared memory"
 )
-_FILE = re.compile(r"(?:\[Errno (?:28|122)\][^:\n]*|No space left on device|Disk quota exceeded): '([^'\n]+)'")
-_EZPZ_FILE = re.compile(r"cannot (?:save|write|export) (/[^:\n]+): ")  # as our own errors name it
+_FILE = re.compile(r"(?:\[Errno (?:28|122)\][^:\[\n]*|No space left on device|Disk quota exceeded): '([^'\n]+)'")
+_EZPZ_FILE = re.compile(  # as our own errors name it
+    r"cannot (?:save|write|export) (/(?:(?!cannot (?:save|write|export) /)[^:\n])+): "
+)
 # What the driver's own error codes are called (cudaErrorECCUncorrectable, hipErrorECCNotCorrectable,
 # ZE_RESULT_ERROR_DEVICE_LOST, NVML_ERROR_GPU_IS_LOST), in the exception of a rank or in a line of the driver itself.
 # An illegal access, a launch that failed and memory that is used up are errors of programs; so are these numbers of

@@ -32,9 +32,9 @@ _DIGITS = 19  # an int of fewer has 64 bits
 _LOOKED_AT = 5000  # lines in which a log has to show its first row
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _PREFIX = re.compile(r"\s*(?:\[[^\]]*\]\s*)+")  # [time][level][file:line]
-_RANK = re.compile(r"\[rank[= ]?(\d+)(?:/\d+)?\]", re.IGNORECASE)
+_RANK = re.compile(r"\[rank[= ]?(\d{1,9})(?:/\d{1,9})?\]", re.IGNORECASE)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T-](\d\d:?\d\d:?\d\d)(?:[.,](\d{1,6}))?")
-_NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 _PAIR = re.compile(
     rf"(?<![\w./-])(?P<name>[A-Za-z_][\w./-]*?)(?:\s?=\s?|:\s?|\s)(?P<number>{_NUMBER})"
     rf"(?:/\d+)?(?P<unit>\s?(?:%|ms|us|µs|s|it/s|tok/s)(?!\w))?(?=[\s,;|()\]]|:\s|:$|$)",
