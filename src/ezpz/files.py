@@ -230,26 +230,76 @@ def state_folder(environ: Mapping[str, str]) -> tuple[str, str]:
     return os.path.join(base, "ezpz"), ""
 
 
-def private_folder(name: str = "") -> str:
-    """Return a folder of this user alone, ``$TMPDIR/ezpz-UID`` or one in it; made when absent.
+def own_state_folder(environ: Mapping[str, str], *names: str) -> str:
+    """Return `state_folder`, or a folder in it, as `own_folder` makes it.
 
     Raises:
-        MachineError: It cannot be made, or belongs to another user.
+        OSError: There is none, or as `own_folder` says.
     """
-    folder = path = ""
+    base, reason = state_folder(environ)
+    if not base:
+        raise FileNotFoundError(2, reason, "")
+    return own_folder(base, *names)
+
+
+def own_folder(base: str, *names: str, mode: int = 0o700, linked: bool = True) -> str:
+    """Return a folder that only this user may change, whatever the umask: made when absent, narrowed when too wide.
+
+    Args:
+        base: The outermost of it.
+        names: Folders in it, each in the one before.
+        mode: Its permissions at most.
+        linked: Whether ``base`` may be a link that this user has made, as to a larger disk.
+
+    Raises:
+        OSError: It cannot be made, or something else is there, or what belongs to another user.
+    """
+    above = os.path.dirname(base)
+    if above and not os.path.isdir(above):
+        own_folder(above)
+    path = base
+    _take(path, mode, linked=linked)
+    for name in names:
+        path = os.path.join(path, name)
+        _take(path, mode, linked=False)
+    return path
+
+
+def _take(path: str, mode: int, *, linked: bool) -> None:
     try:
-        folder = path = os.path.join(_temporary_folder(), f"ezpz-{os.getuid()}")
-        for path in (folder, os.path.join(folder, name)) if name else (folder,):
-            os.makedirs(path, mode=0o700, exist_ok=True)
-            if {os.lstat(path).st_uid, os.stat(path).st_uid} != {os.getuid()}:  # nor may it be another user's link
-                raise PermissionError(1, "it belongs to another user")
+        os.mkdir(path, mode)
+    except FileExistsError:
+        pass
+    found = os.lstat(path)
+    if linked and stat.S_ISLNK(found.st_mode) and found.st_uid == os.getuid():
+        found = os.stat(path)
+    if found.st_uid != os.getuid():
+        raise PermissionError(1, "it belongs to another user", path)
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(20, "it is a link" if stat.S_ISLNK(found.st_mode) else "it is no folder", path)
+    if found.st_mode & 0o777 & ~mode:
+        try:
+            os.chmod(path, found.st_mode & mode)
+        except OSError:  # a file system without permissions
+            pass
+
+
+def private_folder(*names: str) -> str:
+    """Return a folder of this user alone, ``$TMPDIR/ezpz-UID`` or one in it, as `own_folder` makes it.
+
+    Raises:
+        MachineError: It cannot be made, is a link, or belongs to another user.
+    """
+    folder = ""
+    try:
+        folder = os.path.join(_temporary_folder(), f"ezpz-{os.getuid()}")
+        return own_folder(folder, *names, linked=False)
     except OSError as error:
-        what = f"the temporary folder {folder}" if folder else "any temporary folder"
+        what = f"the temporary folder {error.filename or folder}" if folder else "any temporary folder"
         raise MachineError(
             f"cannot use {what} (from TMPDIR): {error.strerror}; expected a folder of this user. Set TMPDIR to a "
             "folder of your own that you may write."
         ) from None
-    return path
 
 
 def _temporary_folder() -> str:

@@ -73,7 +73,7 @@ def test_a_home_that_cannot_be_written_gives_way_too(state, tmp_path):
     (tmp_path / ".local").write_text("a file where a folder should be")
     folder, note = record.launch_folder("", "a" * 8, WHEN)
     assert "records" in folder
-    assert "Not a directory" in note
+    assert "it is no folder" in note
     (tmp_path / "tmp" / f"ezpz-{os.getuid()}" / "records").rename(tmp_path / "gone")
     (tmp_path / "tmp" / f"ezpz-{os.getuid()}" / "records").write_text("")
     folder, note = record.launch_folder("", "a" * 8, WHEN)

@@ -1668,7 +1668,8 @@ function ezpz__choose_hostfile {
   esac
   case "$dir" in *[!A-Za-z0-9._/@:+=,-]*) dir=/tmp ;; esac
   dir="${dir%/}/ezpz-$UID-${tag//[!A-Za-z0-9._-]/_}"
-  command mkdir -m 700 "$dir" 2>/dev/null || { [ ! -L "$dir" ] && [ -d "$dir" ] && [ -O "$dir" ]; } ||
+  command mkdir -m 700 "$dir" 2>/dev/null ||
+    { [ ! -L "$dir" ] && [ -d "$dir" ] && [ -O "$dir" ] && command chmod 700 "$dir"; } ||
     ezpz__err 125 "cannot make a private folder: $dir (from TMPDIR); expected a new folder or one of yours." \
       "Set TMPDIR to a folder that you may write." || return
   hostfile="$dir/hostfile" # renamed into place, because another shell of the same job may be reading it

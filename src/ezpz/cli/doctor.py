@@ -17,7 +17,7 @@ from ezpz.cluster.baseline import amount, compare, keep, kept, measured
 from ezpz.cluster.diagnosis import Finding, diagnose, summary
 from ezpz.cluster.examine import RUN_FOLDER, compute, examine, parse_answer, stale_variables
 from ezpz.errors import MachineError, UsageError
-from ezpz.files import read_object, state_folder
+from ezpz.files import own_state_folder, read_object
 from ezpz.launch.host_probe import ask_each, cause_of, environment, examining_line
 from ezpz.launch.temporary import TemporaryFolder
 from ezpz.redact import redact_text
@@ -203,12 +203,9 @@ def _look_at_job(request: Facts, hosts: str | None) -> tuple[list[Facts], list[F
 @contextmanager
 def _own_folder() -> Iterator[str]:
     """Make a folder for the records of launches, which other hosts may have to read, and remove it in the end."""
-    base, _ = state_folder(os.environ)
     try:
-        if base:
-            Path(base).mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = TemporaryFolder("doctor", base)
-    except (OSError, MachineError):  # it is full, or closed
+        folder = TemporaryFolder("doctor", own_state_folder(os.environ))
+    except (OSError, MachineError):  # there is none, or it is full, or closed
         folder = TemporaryFolder("doctor")
     with folder as path:
         yield path
@@ -314,7 +311,8 @@ def _write_bundle(path: Path, answer: dict[str, Any]) -> None:
     listing.write("What this machine and the last launch look like, for a support ticket; secrets are left out.\n\n")
     listing.write("".join(f"{name}\n" for name in parts))
     try:
-        with ZipFile(path, "x", ZIP_DEFLATED) as bundle:
+        path.touch(0o600, exist_ok=False)  # it holds logs, and is for whom the user sends it to
+        with ZipFile(path, "w", ZIP_DEFLATED) as bundle:
             bundle.writestr("README.txt", listing.getvalue())
             for name, text in parts.items():
                 bundle.writestr(name, redact_text(text))

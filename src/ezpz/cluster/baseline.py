@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from ezpz.files import read_object, state_folder, write_whole
+from ezpz.files import own_state_folder, read_object, state_folder, write_whole
 from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -77,11 +77,9 @@ def keep(environ: Mapping[str, str], now: Mapping[str, Mapping[str, float]]) -> 
     """
     import json
 
-    folder, _ = state_folder(environ)
-    if not folder:
+    if not state_folder(environ)[0]:
         return ""
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    path = os.path.join(folder, "doctor.json")
+    path = os.path.join(own_state_folder(environ), "doctor.json")
     runs = kept(environ)
     for host, values in now.items():
         if values:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 
-from ezpz.files import read_object, write_whole
+from ezpz.files import own_folder, read_object, write_whole
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 def kept(environ: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return what is kept under a name; empty when nothing is."""
-    return read_object(_path(environ, name))
+    path = _path(environ, name)
+    try:
+        is_ours = os.stat(path).st_uid == os.getuid()
+    except OSError:
+        return {}
+    return read_object(path) if is_ours else {}
 
 
 def keep(environ: Mapping[str, str], name: str, value: Mapping[str, Any]) -> None:
@@ -28,7 +33,7 @@ def keep(environ: Mapping[str, str], name: str, value: Mapping[str, Any]) -> Non
     if not (environ.get("XDG_CACHE_HOME") or os.path.isdir(environ.get("HOME", ""))):
         return  # a service without a home: none is made for it
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        own_folder(os.path.dirname(path), mode=0o755)  # data sets in it may be for others
         write_whole(path, json.dumps(value))
     except OSError:
         pass  # the time is spent again next time

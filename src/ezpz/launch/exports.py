@@ -19,7 +19,7 @@ from ezpz.cluster.probe import is_same_host
 from ezpz.cluster.questions import Questions
 from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError, LaunchError, end_with
-from ezpz.files import private_folder, state_folder, write_lines, write_whole
+from ezpz.files import own_folder, private_folder, state_folder, write_lines, write_whole
 from ezpz.launch.contract import named_hosts
 from ezpz.launch.options import LaunchOptions, parse
 from ezpz.launch.planning import PlanBuilder, Survey, missing_job_variable, survey
@@ -192,8 +192,7 @@ def save(environ: Mapping[str, str], path: str, values: Mapping[str, str]) -> No
     variables |= {name: values[name] for name in OURS if values.get(name)}
     variables |= {name: environ[name] for name in CHOICES if environ.get(name)}
     folder = os.path.dirname(path)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    _forget_old(folder)
+    _forget_old(own_folder(*os.path.split(folder)))
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
     write_whole(path, "".join(lines), private=True)
 

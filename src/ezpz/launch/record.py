@@ -18,7 +18,7 @@ import time
 
 from ezpz import proc
 from ezpz.errors import MachineError, UsageError
-from ezpz.files import private_folder, read_object, remove_folder, state_folder, write_whole
+from ezpz.files import own_state_folder, private_folder, read_object, remove_folder, write_whole
 from ezpz.redact import redact_argv, redact_config
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -51,34 +51,26 @@ def launch_folder(log_dir: str, launch_id: str, when: float) -> tuple[str, str]:
         UsageError: ``log_dir`` cannot be made or written.
     """
     if log_dir:
-        reason = _made(log_dir, 0o770)
+        reason = _made(log_dir)
         if reason:
             raise UsageError(f"cannot use {log_dir} (from --log-dir): {reason}; expected a folder that you may write.")
         return log_dir, ""
     name = _name(launch_id, when)
-    base, reason = state_folder(os.environ)
-    if base:
-        base = os.path.join(base, "launches")
-        folder = os.path.join(base, name)
-        reason = _made(folder, 0o700)
-        if not reason:
-            return folder, ""
-        reason = f"{base}: {reason}"
     try:
-        base = private_folder("records")
+        return own_state_folder(os.environ, "launches", name), ""
+    except OSError as error:
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    try:
+        folder = private_folder("records", name)
     except MachineError as error:
         return "", f"no record of this launch is kept: {reason}; {error}"
-    folder = os.path.join(base, name)
-    again = _made(folder, 0o700)
-    if again:
-        return "", f"no record of this launch is kept: {reason}; {base}: {again}"
     return folder, f"the record of this launch is in {folder} ({reason})"
 
 
-def _made(folder: str, mode: int) -> str:
+def _made(folder: str) -> str:
     """Make a folder and return an empty text, or why it cannot be used."""
     try:
-        os.makedirs(folder, mode=mode, exist_ok=True)
+        os.makedirs(folder, mode=0o770, exist_ok=True)
     except OSError as error:
         return error.strerror or str(error)
     return "" if os.access(folder, os.W_OK | os.X_OK) else "Permission denied"
@@ -94,15 +86,12 @@ def link(folder: str, launch_id: str, when: float) -> None:
     """
     if not folder or _OURS.fullmatch(os.path.basename(folder)):
         return
-    base, _ = state_folder(os.environ)
-    name = _name(launch_id, when)
     try:
-        if base:
-            os.makedirs(os.path.join(base, "launches"), mode=0o700, exist_ok=True)
-            os.symlink(folder, os.path.join(base, "launches", name))
-            forget_old(os.path.join(base, "launches", name))
+        place = os.path.join(own_state_folder(os.environ, "launches"), _name(launch_id, when))
+        os.symlink(folder, place)
+        forget_old(place)
     except OSError:
-        pass  # it is there already: an attempt of the same launch; or the home is full
+        pass  # it is there already: an attempt of the same launch; or the home is full, or there is none
 
 
 def _name(launch_id: str, when: float) -> str:
