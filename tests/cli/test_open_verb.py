@@ -18,6 +18,10 @@ def _no_display(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "platform", "linux")
+    for name, variable in (("state", "XDG_STATE_HOME"), ("tmp", "TMPDIR")):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        monkeypatch.setenv(variable, str(tmp_path / "own" / name))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "own" / "tmp"))
 
 
 DISPLAYS = [
@@ -66,17 +70,80 @@ def test_the_browser_of_the_user_gets_the_page(tmp_path, capfd, monkeypatch):
 def test_a_page_older_than_its_run_is_written_anew_and_a_newer_one_stays(tmp_path, capsys):
     folder = write_run(tmp_path / "run", {"loss": [2.0, 1.0]})
     page = folder / "report.html"
-    page.write_text("as it was")
     for name in ("metrics.jsonl", "run.json"):
         os.utime(folder / name, (1000.0, 1000.0))
     assert main([str(folder)]) == 0
-    assert page.read_text() == "as it was"
+    before = page.read_bytes()
+    os.utime(page, (2000.0, 2000.0))
+    assert main([str(folder)]) == 0
+    assert (page.read_bytes(), page.stat().st_mtime) == (before, 2000.0)
     with (folder / "metrics.jsonl").open("a") as journal:
         journal.write(row(2, {"loss": 0.5}))
     os.utime(page, (1000.0, 1000.0))
     assert main([str(folder)]) == 0
-    assert page.read_text() != "as it was"
-    capsys.readouterr()
+    assert page.read_bytes() != before
+    assert capsys.readouterr() == (f"{page}\n" * 3, "")
+
+
+SCRIPT = b"<script>alert('mine')</script>"
+
+
+def whole(page):
+    page.write_bytes(SCRIPT)
+
+
+def changed(page):
+    page.write_bytes(page.read_bytes().replace(b"</body>", SCRIPT + b"</body>"))
+
+
+def behind(page):
+    page.write_bytes(page.read_bytes() + SCRIPT)
+
+
+def of_another_key(page):
+    key = Path(os.environ["XDG_STATE_HOME"], "ezpz", "report-key")
+    key.write_bytes(bytes(32))
+    assert main([str(page.parent), "--path"]) == 0
+    key.unlink()
+
+
+def pipe(page):
+    page.unlink()
+    os.mkfifo(page)
+
+
+def test_a_page_that_is_not_as_we_wrote_it_is_never_shown_and_stays(tmp_path, capsys, subtests):
+    for spoil in (whole, changed, behind, of_another_key, pipe):
+        with subtests.test(spoil.__name__):
+            folder = write_run(tmp_path / spoil.__name__, {"loss": [2.0, 1.0]}, name=f"../a\0b {spoil.__name__}")
+            page = folder / "report.html"
+            if spoil is not of_another_key:
+                assert main([str(folder)]) == 0
+            spoil(page)
+            for name in ("metrics.jsonl", "run.json"):
+                os.utime(folder / name, (1000.0, 1000.0))
+            before = page.stat()
+            capsys.readouterr()
+            assert main([str(folder)]) == 0
+            shown, note = capsys.readouterr()
+            own = Path(shown.strip())
+            assert own.parent == Path(os.environ["TMPDIR"], f"ezpz-{os.getuid()}", "reports")
+            assert note == (
+                f"ezpz: note: {page} is not as your ezpz wrote it; the page below is made from the run's data "
+                "(`ezpz report` replaces that one)\n"
+            )
+            assert SCRIPT not in own.read_bytes()
+            assert (page.stat().st_ino, page.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_without_a_place_for_the_key_a_page_is_made_each_time(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", os.devnull)
+    folder = write_run(tmp_path / "run", {"loss": [2.0, 1.0]})
+    assert main([str(folder)]) == 0
+    for name in ("metrics.jsonl", "run.json"):
+        os.utime(folder / name, (1000.0, 1000.0))
+    assert main([str(folder)]) == 0
+    assert f"{folder}/report.html is not as your ezpz wrote it" in capsys.readouterr().err
 
 
 def test_where_the_run_cannot_be_written_the_page_lies_elsewhere(tmp_path, capsys, monkeypatch):

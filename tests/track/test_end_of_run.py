@@ -74,7 +74,7 @@ history.finalize(show=False)
     assert facts["ended"]
     dataset = open_dataset(folder / "train.h5")
     assert (dataset.sizes["draw"], len(dataset.data_vars)) == (30, 100)
-    assert (folder / "report.html").read_text().rstrip().endswith("</html>")
+    assert (folder / "report.html").read_text().rpartition("</html>")[0]
     assert not list(folder.rglob("*.png"))
 
 

@@ -27,7 +27,8 @@ _OPTIONS = (
 _ABOUT = """\
 Without RUN the newest run below outputs/ is meant; RUN may also be a name below outputs/, as `ezpz runs` lists it. A
 report that is older than its run is written anew. The page is shown by $BROWSER, or by the browser of a display;
-without either its path alone is printed."""
+without either its path alone is printed. A report.html that is not as your ezpz wrote it is not shown: a page in a
+folder of yours is, which is made from the run's data."""
 _EXAMPLES = (
     ("ezpz open", "the newest run"),
     ("ezpz open test_dist", "the newest of a name"),
@@ -70,6 +71,7 @@ def has_browser(environ: Mapping[str, str], platform: str) -> bool:
 def _page(run: Run) -> Path:
     """Return a report that shows the run as it is now: the one in its folder, else a new one."""
     from ezpz.track.report import write_report
+    from ezpz.track.report.mark import is_ours
 
     page = run.folder / "report.html"
     sources = [run.folder / "metrics.jsonl", run.folder / "run.json"]
@@ -77,20 +79,32 @@ def _page(run: Run) -> Path:
         found = find_launch(launch_id_of(run.facts))
         sources += [found[0]] if found else []
     if run.state != "running" and _changed(page) >= max(map(_changed, sources)):
-        return page
+        if is_ours(page):
+            return page
+        # It may be all that is left of the run: it stays.
+        instead = "the page below is made from the run's data (`ezpz report` replaces that one)"
+        show(f"ezpz: note: {page} is not as your ezpz wrote it; {instead}", sys.stderr)
+        return _elsewhere(run)
     try:
         return write_report(run)
     except OSError:  # another user's run, or a full disk
-        from ezpz.files import private_folder
+        return _elsewhere(run)
 
-        own = Path(private_folder("reports"), f"{run.name.replace(os.sep, '-')}-{run.folder.name}.html")
-        try:
-            return write_report(run, own)
-        except OSError as error:
-            raise UsageError(
-                f"cannot write the report: {own}: {error.strerror or error} (from TMPDIR, as the run folder cannot be "
-                "written either); expected room. Use `ezpz report DIR -o FILE`."
-            ) from error
+
+def _elsewhere(run: Run) -> Path:
+    """Write the report into a folder of this user, and return it."""
+    from ezpz.files import private_folder
+    from ezpz.track.report import write_report
+
+    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in run.name)[:100]
+    own = Path(private_folder("reports"), f"{name}-{run.folder.name}.html")
+    try:
+        return write_report(run, own)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the report: {own}: {error.strerror or error} (from TMPDIR, as the run folder cannot be "
+            "written either); expected room. Use `ezpz report DIR -o FILE`."
+        ) from error
 
 
 def _changed(path: Path) -> float:

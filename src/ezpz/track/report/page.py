@@ -22,6 +22,7 @@ from ezpz.track.report.hardware import hardware_charts, hardware_map
 from ezpz.track.report.head import cards, header
 from ezpz.track.report.heat import heat_chart
 from ezpz.track.report.lags import lags_part
+from ezpz.track.report.mark import marked
 from ezpz.track.report.markup import document, figure, shown, slug
 from ezpz.track.report.public import public_run
 from ezpz.track.report.svg import span
@@ -67,8 +68,9 @@ def write_report(run: Run, path: Path | None = None, *, public: bool = False) ->
         OSError: The file cannot be written.
     """
     target = run.folder / ("report-public.html" if public else "report.html") if path is None else path
+    page = build_page(run, public=public).encode("utf-8", "replace")
     # One that is to be elsewhere is for whom the umask lets read it.
-    write_whole(target, build_page(run, public=public).encode("utf-8", "replace"), closed=path is None, sync=True)
+    write_whole(target, page if public else marked(page), closed=path is None, sync=True)
     return target
 
 
