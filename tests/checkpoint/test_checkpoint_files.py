@@ -1,5 +1,6 @@
 """One process: damage, no space, kills, pruning, refusals. What ranks do together is in `in_ranks_checkpoint.py`."""
 
+import collections
 import errno
 import io
 import json
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import traceback
 from dataclasses import replace
 from enum import Enum
 from hashlib import sha256
@@ -19,12 +21,13 @@ from signal import Signals
 import pytest
 
 import ezpz
-from ezpz.checkpoint import Checkpoints, choose, describe, find_latest, storage
+from ezpz.checkpoint import Checkpoints, choose, contents, describe, find_latest, storage
 from ezpz.checkpoint.manifest import Damaged, read_manifest
 from ezpz.errors import EzpzError, UsageError
 from ezpz.train import Loop
 
 torch = pytest.importorskip("torch")
+dcp = pytest.importorskip("torch.distributed.checkpoint.metadata")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -189,6 +192,74 @@ def test_metadata_that_is_damaged_or_hostile_is_refused_and_runs_nothing(subtest
                 checkpoints.load(path.parent)
             assert not (tmp_path / "evil").exists()
             assert torch.equal(model.weight, before)
+
+
+def forge(folder, index_of, data, kind=None):
+    """Let an entry of a checkpoint come from a file of its own, and the digests be those of what is there then."""
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    (index,) = (each for each in metadata.storage_data if each.fqn == index_of)
+    place = metadata.storage_data.pop(index)
+    if kind is not None:
+        index = dcp.MetadataIndex(index_of)
+        metadata.state_dict_metadata[index_of] = kind
+    metadata.storage_data[index] = replace(place, relative_path="__1_0.distcp", offset=0, length=len(data))
+    said = read_manifest(folder)
+    files, digests = dict(said.files), dict(said.sha256)
+    for name, content in {".metadata": pickle.dumps(metadata), "__1_0.distcp": data}.items():
+        (folder / name).write_bytes(content)
+        files[name], digests[name] = len(content), sha256(content).hexdigest()
+    (folder / "checkpoint.json").write_bytes(replace(said, files=files, sha256=digests).to_json())
+
+
+def evil():
+    """Return what torch writes of an object that runs a command when it is read."""
+    stream = io.BytesIO()
+    torch.save(Evil(), stream)
+    return stream.getvalue()
+
+
+def test_forged_shards_run_nothing_and_are_refused_in_a_sentence_of_ours(saved, tmp_path, monkeypatch, subtests):
+    monkeypatch.chdir(tmp_path)
+    # torch unpickles bytes that are no tensor without looking at them.
+    for name, kind in {"a tensor": None, "no tensor": dcp.BytesStorageMetadata()}.items():
+        with subtests.test(name):
+            folder = shutil.copytree(saved / "checkpoints" / "step-00000002", tmp_path / name)
+            forge(folder, "model.weight", evil(), kind)
+            _, checkpoints = make(tmp_path / "other")
+            with pytest.raises(EzpzError) as refused:
+                checkpoints.load(folder)
+            assert not (tmp_path / "evil").exists()
+            told = "".join(traceback.format_exception(refused.value))
+            wanted = "'model.weight' is no tensor" if kind else "__1_0.distcp holds something else than tensors"
+            assert wanted in str(refused.value), refused.value
+            assert "\n" not in str(refused.value)
+            assert "trust" not in told, told
+
+
+def test_a_forged_value_among_tensors_is_refused_with_its_file(saved, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = evil()
+    monkeypatch.setattr(contents, "pack", lambda *_: torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    _, checkpoints = make(tmp_path / "forged")
+    folder = checkpoints.save(1)
+    with pytest.raises(EzpzError, match=r"__0_0.distcp: objects/rank-0 holds something else") as refused:
+        checkpoints.load(folder)
+    assert not (tmp_path / "evil").exists()
+    assert "trust" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_a_state_that_cannot_be_read_back_is_refused_without_advice_to_load_it_unsafely(tmp_path):
+    class State:
+        def state_dict(self):
+            return collections.defaultdict(int)
+
+        def load_state_dict(self, state):
+            pass
+
+    _, checkpoints = make(tmp_path, state={"counts": State()})
+    with pytest.raises(EzpzError, match=r"cannot save state 'counts': it holds a collections.defaultdict") as refused:
+        checkpoints.save(1)
+    assert "trust" not in "".join(traceback.format_exception(refused.value))
 
 
 class OldPickler(pickle._Pickler):

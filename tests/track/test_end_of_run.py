@@ -21,7 +21,7 @@ IN_ORDER = """
 seen, before = [], set()
 HEAVY = {"matplotlib", "xarray", "pandas"}
 def watch(event, args):
-    if event == "os.rename":  # every file that a run makes gets its name at last
+    if event == "os.rename" and "out/" in str(args[1]):  # every file that a run makes gets its name at last
         seen.append((str(args[1]).partition("out/")[2], sorted(HEAVY & set(sys.modules))))
 sys.addaudithook(watch)
 

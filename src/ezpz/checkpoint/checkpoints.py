@@ -20,7 +20,7 @@ from ezpz.checkpoint.folder import Draft, begin, discard, problem_of, prune, sea
 from ezpz.checkpoint.layout import current_layout
 from ezpz.checkpoint.manifest import Manifest, Unusable
 from ezpz.checkpoint.owner import claim
-from ezpz.checkpoint.packing import digest_of
+from ezpz.checkpoint.packing import NotPlainError, digest_of
 from ezpz.checkpoint.together import Together, raise_first
 from ezpz.dist.buffers import share_buffers
 from ezpz.errors import EzpzError, UsageError
@@ -75,16 +75,22 @@ def load(path: Path, contents: Contents, together: Together, *, verify: bool) ->
     try:
         storage.read(loading.tensors, path, metadata, together)
         remarks = contents.apply(loading, layout, manifest)
+    except NotPlainError as error:
+        raise EzpzError(_half_loaded(path, f"{storage.files_of(metadata, error.path)}: {error}")) from None
     except Exception as error:  # as above
         if is_sound and not isinstance(error, storage.StorageError):
             raise
         problem = str(error) if isinstance(error, storage.StorageError) else _in_words(error)
-        raise EzpzError(
-            f"cannot load {path}: {problem}; expected files as they were written. The model may be changed in part: "
-            "start again from another checkpoint."
-        ) from error
+        raise EzpzError(_half_loaded(path, problem)) from error
     _tell(path, manifest, layout, remarks)
     return manifest.step
+
+
+def _half_loaded(path: Path, problem: str) -> str:
+    return (
+        f"cannot load {path}: {problem}; expected files as they were written. The model may be changed in part: "
+        "start again from another checkpoint."
+    )
 
 
 def _tied_otherwise(contents: Contents, path: Path, metadata: Any, together: Together) -> str:

@@ -231,9 +231,9 @@ class Contents(NamedTuple):
     def apply(self, loading: Loading, layout: Layout, manifest: Manifest) -> list[str]:
         """Let every object take up what the filled tensors hold, random numbers last; return what to tell of it."""
         given = self._given_rates()
-        extra = {name: unpack(value) for name, value in loading.tensors.get("extra", {}).items()}
+        extra = {name: unpack(value, "extra", name) for name, value in loading.tensors.get("extra", {}).items()}
         set_model_state_dict(self.model, {**loading.tensors["model"], **extra})
-        (objects,) = map(unpack, loading.tensors["objects"].values())
+        (objects,) = (unpack(value, "objects", name) for name, value in loading.tensors["objects"].items())
         if loading.optimizer is not None:
             optimizers.apply(loading.optimizer, objects["groups"])
         if self.schedule is not None and "schedule" in objects:
@@ -244,7 +244,7 @@ class Contents(NamedTuple):
         for name, each in self.state.items():
             if name in objects["state"] or name not in self.optional:
                 each.load_state_dict(objects["state"][name])
-        (random,) = map(unpack, loading.tensors["random"].values())
+        (random,) = (unpack(value, "random", name) for name, value in loading.tensors["random"].items())
         if loading.source is None:
             derive(random, f"data-parallel place {layout.place}", self.device_type)
         else:

@@ -200,7 +200,8 @@ def apply(prepared: Prepared, options: list[dict[str, Any]]) -> None:
     for names, ids in zip(prepared.names, numbers, strict=bool(prepared.names)):
         for name, number in zip(names, ids, strict=True):
             entries = dict(prepared.tensors["state"].get(name, {}))
-            entries |= {key: unpack(value) for key, value in prepared.tensors["packed"].get(name, {}).items()}
+            packed = prepared.tensors["packed"].get(name, {})
+            entries |= {key: unpack(value, "optimizer", "packed", name, key) for key, value in packed.items()}
             if entries:  # a parameter that has never had a gradient has none
                 whole["state"][number] = entries
     taken = _taken(group_options(prepared.optimizer), options, prepared.sources)

@@ -14,11 +14,24 @@ from typing import Any
 
 import torch
 
-from ezpz.errors import UsageError
+from ezpz.errors import EzpzError, UsageError
 
-__all__ = ["digest_of", "pack", "unpack"]
+__all__ = ["NOT_PLAIN", "NotPlainError", "digest_of", "pack", "unpack"]
 
+NOT_PLAIN = "holds something else than tensors and plain values: it is damaged, or ezpz has not written it"
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+
+
+class NotPlainError(EzpzError):
+    """A packed value could run something, or is damaged; torch's own words advise to load it unsafely.
+
+    Attributes:
+        path: Where it is in the checkpoint.
+    """
+
+    def __init__(self, path: tuple[str, ...]) -> None:
+        super().__init__(f"{'/'.join(path)} {NOT_PLAIN}")
+        self.path = path
 
 
 def pack(value: object, what: str) -> torch.Tensor:
@@ -38,7 +51,10 @@ def pack(value: object, what: str) -> torch.Tensor:
             torch.save(value, stream)
             stream.seek(0)
             torch.load(stream, map_location="cpu", weights_only=True)
-        except (pickle.PicklingError, pickle.UnpicklingError, TypeError, AttributeError, RuntimeError) as error:
+        except pickle.UnpicklingError as error:
+            named = str(error).partition(" GLOBAL ")[2].split()
+            reason = f"it holds a {named[0]}" if named else "it cannot be read back"
+        except (pickle.PicklingError, TypeError, AttributeError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
     if reason:
         raise UsageError(
@@ -61,9 +77,20 @@ def _foreign_in(value: object, place: str) -> str:
     return next(filter(None, (_foreign_in(each, where) for each, where in parts)), "")
 
 
-def unpack(tensor: torch.Tensor) -> Any:
-    """Return the value of `pack`; its tensors are on the CPU."""
-    return torch.load(io.BytesIO(tensor.numpy().tobytes()), map_location="cpu", weights_only=True)
+def unpack(tensor: torch.Tensor, *path: str) -> Any:
+    """Return the value of `pack`; its tensors are on the CPU.
+
+    Args:
+        tensor: What `pack` has returned.
+        path: Where it is in the checkpoint, for the error.
+
+    Raises:
+        NotPlainError: It is something else.
+    """
+    try:
+        return torch.load(io.BytesIO(tensor.numpy().tobytes()), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise NotPlainError(path) from None
 
 
 def digest_of(tensor: torch.Tensor) -> str:

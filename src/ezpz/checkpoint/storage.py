@@ -8,7 +8,7 @@ own report of what each rank has written, so that no message is added.
 
 The tensors are read with ``weights_only=True``. The pickle may name only the classes that torch puts there (torch 2.13,
 torch/distributed/checkpoint/metadata.py and filesystem.py): a file that names anything else is refused before it can
-run.
+run. So is one with an entry that is no tensor: torch reads these with ``weights_only=False`` (default_planner.py).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.futures import Future
 
 from ezpz.checkpoint.manifest import WrittenFile
+from ezpz.checkpoint.packing import NOT_PLAIN
 from ezpz.errors import EzpzError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from ezpz.checkpoint.together import Together
 
-__all__ = ["StorageError", "places_of", "read", "read_metadata", "write"]
+__all__ = ["StorageError", "files_of", "places_of", "read", "read_metadata", "write"]
 
 _METADATA = ".metadata"
 _ALONE = (
@@ -92,16 +93,27 @@ def read_metadata(folder: Path) -> Any:
         data = (folder / _METADATA).read_bytes()
     except OSError as error:
         raise StorageError(f"{_METADATA}: {error.strerror}") from None
+    problem = ""
     try:
         metadata = _Unpickler(io.BytesIO(data)).load()
         if isinstance(metadata, dcp.Metadata) and metadata.planner_data is not None:
-            return metadata
+            kinds = metadata.state_dict_metadata.items()
+            other = next((name for name, kind in kinds if type(kind) is not dcp.TensorStorageMetadata), None)
+            if other is None:
+                return metadata
+            problem = f": {other!r} is no tensor"
     # What a damaged pickle raises is not limited to its own error.
     except (pickle.UnpicklingError, ValueError, EOFError, LookupError, AttributeError, ImportError, TypeError) as error:
         raise StorageError(f"{_METADATA} is damaged: {error}") from None
     except (MemoryError, OverflowError):
         pass
-    raise StorageError(f"{_METADATA} is damaged")
+    raise StorageError(f"{_METADATA} is damaged{problem}")
+
+
+def files_of(metadata: Any, path: tuple[str, ...]) -> str:
+    """Return the names of the files that hold what is below a path of the nested dictionaries."""
+    below = {key for key, place in metadata.planner_data.items() if tuple(map(str, place[: len(path)])) == path}
+    return ", ".join(sorted({place.relative_path for key, place in metadata.storage_data.items() if key.fqn in below}))
 
 
 def places_of(metadata: Any) -> dict[tuple[str, ...], Any]:
@@ -146,10 +158,23 @@ class _Reader(dcp.FileSystemReader):  # type: ignore[misc]  # torch is Any to th
 
     def __init__(self, folder: Path, metadata: Any) -> None:
         super().__init__(folder)
+        self.fs = _Shards()
         self._metadata = metadata
 
     def read_metadata(self, *_: Any, **__: Any) -> Any:
         return self._metadata
+
+
+class _Shards(FileSystem):  # type: ignore[misc]  # torch is Any to the type check
+    """Files to read; of one that holds something else than tensors torch says how to load it nevertheless."""
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        with super().create_stream(path, mode) as stream:
+            try:
+                yield stream
+            except pickle.UnpicklingError:
+                raise StorageError(f"{Path(path).name} {NOT_PLAIN}") from None
 
 
 class _Writer(dcp.FileSystemWriter):  # type: ignore[misc]  # torch is Any to the type check
@@ -252,6 +277,8 @@ def _told_in_one_line() -> Iterator[None]:
 
 
 def _in_words(cause: BaseException) -> str:
+    if isinstance(cause, StorageError):
+        return str(cause)
     if isinstance(cause, OSError) and cause.strerror:
         return f"{cause.strerror}" + (f" ({Path(cause.filename).name})" if cause.filename else "")
     return f"{type(cause).__name__}: {cause}".strip().partition("\n")[0]
