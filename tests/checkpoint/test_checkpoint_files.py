@@ -194,7 +194,7 @@ def test_metadata_that_is_damaged_or_hostile_is_refused_and_runs_nothing(subtest
             assert torch.equal(model.weight, before)
 
 
-def forge(folder, index_of, data, kind=None):
+def forge(folder, index_of, data, kind=None, name="__1_0.distcp"):
     """Let an entry of a checkpoint come from a file of its own, and the digests be those of what is there then."""
     metadata = pickle.loads((folder / ".metadata").read_bytes())
     (index,) = (each for each in metadata.storage_data if each.fqn == index_of)
@@ -202,12 +202,12 @@ def forge(folder, index_of, data, kind=None):
     if kind is not None:
         index = dcp.MetadataIndex(index_of)
         metadata.state_dict_metadata[index_of] = kind
-    metadata.storage_data[index] = replace(place, relative_path="__1_0.distcp", offset=0, length=len(data))
+    metadata.storage_data[index] = replace(place, relative_path=name, offset=0, length=len(data))
     said = read_manifest(folder)
     files, digests = dict(said.files), dict(said.sha256)
-    for name, content in {".metadata": pickle.dumps(metadata), "__1_0.distcp": data}.items():
-        (folder / name).write_bytes(content)
-        files[name], digests[name] = len(content), sha256(content).hexdigest()
+    for file, content in {".metadata": pickle.dumps(metadata), "__1_0.distcp": data}.items():
+        (folder / file).write_bytes(content)
+        files[file], digests[file] = len(content), sha256(content).hexdigest()
     (folder / "checkpoint.json").write_bytes(replace(said, files=files, sha256=digests).to_json())
 
 
@@ -234,6 +234,20 @@ def test_forged_shards_run_nothing_and_are_refused_in_a_sentence_of_ours(saved, 
             assert wanted in str(refused.value), refused.value
             assert "\n" not in str(refused.value)
             assert "trust" not in told, told
+
+
+def test_a_shard_outside_of_the_checkpoint_is_not_opened(saved, tmp_path, subtests):
+    stream = io.BytesIO()
+    torch.save(torch.ones(8, 8), stream)
+    (tmp_path / "theirs").write_bytes(stream.getvalue())
+    for number, name in enumerate(("../theirs", str(tmp_path / "theirs"), "..", "a/../__0_0.distcp")):
+        with subtests.test(name):
+            folder = shutil.copytree(saved / "checkpoints" / "step-00000002", tmp_path / f"{number}")
+            forge(folder, "model.weight", stream.getvalue(), name=name)
+            model, checkpoints = make(tmp_path / "other")
+            with pytest.raises(EzpzError, match=r"metadata is damaged: it names the file '.*'"):
+                checkpoints.load(folder)
+            assert not bool((model.weight == 1).any())
 
 
 def test_a_forged_value_among_tensors_is_refused_with_its_file(saved, tmp_path, monkeypatch):

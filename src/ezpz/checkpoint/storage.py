@@ -158,7 +158,7 @@ class _Reader(dcp.FileSystemReader):  # type: ignore[misc]  # torch is Any to th
 
     def __init__(self, folder: Path, metadata: Any) -> None:
         super().__init__(folder)
-        self.fs = _Shards()
+        self.fs = _Shards(folder)
         self._metadata = metadata
 
     def read_metadata(self, *_: Any, **__: Any) -> Any:
@@ -166,10 +166,16 @@ class _Reader(dcp.FileSystemReader):  # type: ignore[misc]  # torch is Any to th
 
 
 class _Shards(FileSystem):  # type: ignore[misc]  # torch is Any to the type check
-    """Files to read; of one that holds something else than tensors torch says how to load it nevertheless."""
+    """Files of one folder to read; of one that holds something else than tensors torch says how to load it anyway."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
 
     @contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        if Path(path).parent != Path(self._folder) or Path(path).name == "..":
+            raise StorageError(f"{_METADATA} is damaged: it names the file {str(path)!r}")
         with super().create_stream(path, mode) as stream:
             try:
                 yield stream
