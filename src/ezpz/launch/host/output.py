@@ -45,7 +45,7 @@ _STACK_BEGINS = (
     rb"|Stack \(most recent call first\):|Current thread's C stack trace \(most recent call first\):"
 )
 # The last lines of a Python that ends: /usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: …
-_AFTER_AN_END = rb"(?:(?:[^\n]*(?:Warning|warn\(|Exception ignored)[^\n]*|\s[^\n]*|)\n)*"
+_AFTER_AN_END = (b"Warning", b"warn(", b"Exception ignored")
 # A frame of a dump has no comma before `in`, unlike one of a traceback.
 _STACK_CONTINUES = (
     rb'  File ".*", line (?:\d+|\?\?\?) in |  Binary file "|  <[^>]*>\s*$|  Garbage-collecting\s*$'
@@ -212,7 +212,7 @@ class RankOutput:
         A Python that ends of an exception ends with 1, maybe long after it, when all its threads are over; then it may
         warn of something, and writes nothing else.
         """
-        is_end = code == 1 and re.fullmatch(_AFTER_AN_END, self._tail)
+        is_end = code == 1 and _is_said_at_an_end(self._tail)
         return (self._before + self._tail)[-_TAIL:] if is_end else self._tail
 
     def _show(self, data: bytes) -> None:
@@ -321,6 +321,14 @@ def _traceback_begins(data: bytes) -> int:
             return start
         at = data.find(_LAST, at + 1, end)
     return end
+
+
+def _is_said_at_an_end(tail: bytes) -> bool:
+    """Tell whether a Python that ends may have written all of it: warnings, what belongs to them, and empty lines."""
+    *lines, rest = tail.split(b"\n")
+    return not rest and all(
+        not line or line[:1].isspace() or any(mark in line for mark in _AFTER_AN_END) for line in lines
+    )
 
 
 def _last_lines(tail: bytes) -> bytes:

@@ -36,9 +36,9 @@ __all__ = ["Frame", "awaited_file", "kernel_state", "maps_torch", "parse_dump", 
 _PY_SPY_SECONDS = 5.0
 _TREE_SECONDS = 0.25  # how old the list of all processes may be for `stage_of`, which is asked for every rank
 # Not at the start of a line only: a progress bar may come before it. "Current thread's C stack trace" (3.14) is
-# another.
-_BLOCK = re.compile(r"(?P<who>Current thread|Thread|Stack)\b(?!')[^\n]*?\(most recent call first\):")
-_FRAME = re.compile(r'  File (?:"(?P<file>[^\n]*?)"|\?\?\?), line (?P<line>\d+|\?\?\?) in (?P<function>[^\r\n]*)')
+# another. What is in between, an address and a name, is short.
+_BLOCK = re.compile(r"(?P<who>Current thread|Thread|Stack)\b(?!')[^\n]{0,200}?\(most recent call first\):")
+_FRAME = re.compile(r'  File (?:"(?P<file>[^"\n]*)"|\?\?\?), line (?P<line>\d+|\?\?\?) in (?P<function>[^\r\n]*)')
 _STATES = {
     "R": "running",
     "S": "sleeping",

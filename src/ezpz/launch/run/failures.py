@@ -57,7 +57,7 @@ CANNOT_START = "cannot start"  # of a host whose agent says that it lacks what i
 
 _REFUSED = 125
 _FAR = 2000  # bytes of other output after which a rank's last words are repeated at the end of the screen
-_NO_SCRIPT = r"can't open file '(.+)': \[Errno 2\]"  # Modules/main.c
+_NO_SCRIPT = "can't open file '", "': [Errno 2]"  # before its path and behind it: Modules/main.c
 # What a rank says that has lost another one, and what else is there that tells torch's communication from others:
 #     RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:543] Connection closed by peer [10.0.0.2]:4711
 #     torch.distributed.DistBackendError: NCCL error in: … remote process exited or there was a network error, …
@@ -323,8 +323,9 @@ def last_words(outcome: Outcome, since: int) -> list[str]:
 
 def _what_to_type(cause: Failure) -> str:
     """Return what to type where Python did not find its script; empty for other causes."""
-    match = re.search(_NO_SCRIPT, cause.words)
-    return no_script(match[1]) if match else ""
+    before, behind = _NO_SCRIPT
+    path, is_one, _ = cause.words.rpartition(before)[2].partition(behind)
+    return no_script(path) if is_one and before in cause.words and "\n" not in path else ""
 
 
 def no_script(path: str) -> str:
