@@ -1,5 +1,9 @@
 """Read and write small files whole, and make folders that are private or closed to others.
 
+Whoever may write beside a run may leave anything under the name of its files, and a record may name any path: what is
+read is a regular file (`open_regular`) of a limited size (`read_bytes`), and what a record names is looked for in its
+own folder alone (`inside`).
+
 A file that others may read at any moment is written beside its place and renamed into it: a reader, and a crash at any
 moment, finds the old content or the new. What belongs to a run is closed: owner and group may use it as far as the
 umask lets them, others may not. Cheap to import, because every launch does.
@@ -7,6 +11,7 @@ umask lets them, others may not. Cheap to import, because every launch does.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -20,38 +25,170 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     Path = str | os.PathLike[str]
+    Shape = dict[str, Any]
+
+_NUMBERS, _LEAST = (int, float), -(2**63)
+LARGEST = 64 << 20  # bytes of a file that is read whole: a `run.json` of 100,000 ranks has a tenth of it
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY | os.O_CLOEXEC) -> int:
+    """Open a regular file, as an ``opener`` of `open`; nothing else that may be in its place is waited for or read.
+
+    Raises:
+        OSError: It cannot be opened, or is something else, which ``strerror`` names.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o660)
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind == stat.S_IFREG:
+        return descriptor
+    os.close(descriptor)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, and no regular file", os.fspath(path))
+
+
+def read_bytes(path: Path, most: int = LARGEST) -> bytes:
+    """Return the content of a regular file.
+
+    Args:
+        path: The file.
+        most: Its bytes at most.
+
+    Raises:
+        OSError: It cannot be read, is no regular file, or is larger.
+    """
+    descriptor = open_regular(path)  # an object of `open` would cost more than to read most records
+    try:
+        size = os.fstat(descriptor).st_size
+        data = os.read(descriptor, size + 1) if size <= most else b""
+        while data and len(data) <= most and (more := os.read(descriptor, 1 << 16)):
+            data += more  # of /proc, which tells no sizes, or it has just grown
+    finally:
+        os.close(descriptor)
+    if max(size, len(data)) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB", os.fspath(path))
+    return data
 
 
 def read_text(path: Path) -> str | None:
-    """Return the text of a file; None when it cannot be read."""
+    """Return the text of a regular file; None when it cannot be read, or is larger than `LARGEST`."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
+        text = read_bytes(path).decode(errors="replace")
     except (OSError, ValueError):  # ValueError: a path with a NUL, from a garbage variable
         return None
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; empty when the file is missing, broken or holds something else."""
+def read_object(path: Path, shape: Shape | None = None) -> dict[str, Any]:
+    """Return the object in a JSON file; empty when the file is missing, broken, too large or holds something else.
+
+    Args:
+        path: The file.
+        shape: What its fields hold (`drop_misfits`); one that holds something else is left out.
+    """
     import json
 
     try:
-        with open(path, "rb") as file:
-            value = json.loads(file.read())
+        value = json.loads(read_bytes(path))
     except (OSError, ValueError, RecursionError):  # the last of JSON of absurd depth
         return {}
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    if shape is not None:
+        drop_misfits(value, shape)
+    return value
+
+
+def drop_misfits(fields: dict[str, Any], shape: Shape) -> list[str]:
+    """Take out of an object what holds another type than it must, as if it were missing, and return the names.
+
+    Args:
+        fields: The object, as JSON has it.
+        shape: For a name what stands there: types; a function that tells whether a value fits; a dict, the shape of an
+            object; or a list of one of these. A null fits everywhere but in a list; a bool is no number, and a number
+            is finite and has at most 64 bits. In an
+            object ``*`` means every other name; names that are not in it are left alone; one without a name that ``!``
+            lists is a misfit. Of a list of objects the misfits are left out, of other lists all.
+    """
+    wrong: list[str] = []
+    every = shape.get("*")
+    for name in list(fields) if every is not None else shape:
+        value = fields.get(name)
+        if value is not None and name != "!" and not _fits(value, shape.get(name, every), name, wrong):
+            del fields[name]
+            wrong.append(name)
+    return wrong
+
+
+def _fits(value: Any, expected: Any, name: str, wrong: list[str]) -> bool:
+    kind = type(expected)
+    if kind is tuple:  # first, as nearly all are
+        found = type(value)
+        return found in expected and (found is str or found not in _NUMBERS or _LEAST <= value < -_LEAST)
+    if kind is dict:
+        if type(value) is not dict:
+            return False
+        wrong += [f"{name}.{inner}" for inner in drop_misfits(value, expected)]
+        return "!" not in expected or all(value.get(inner) is not None for inner in expected["!"])
+    if kind is list:
+        return type(value) is list and _all_fit(value, expected[0], name, wrong)
+    return bool(expected(value))
+
+
+def _all_fit(values: list[Any], expected: Any, name: str, wrong: list[str]) -> bool:
+    if type(expected) is not dict:
+        return all(_fits(each, expected, name, wrong) for each in values)
+    count = len(values)
+    values[:] = [each for each in values if _fits(each, expected, name, wrong)]
+    wrong += [name] * (len(values) < count)
+    return True
+
+
+def inside(folder: Path, name: str) -> str:
+    """Return the path of a file that a record names, where it is in the folder of the record; empty elsewhere.
+
+    Args:
+        folder: Where the record is.
+        name: What it names: an absolute path, or one from there on. Links are followed before it is judged.
+    """
+    try:
+        base, path = os.path.realpath(folder), os.path.realpath(os.path.join(folder, name))
+    except (OSError, ValueError):  # ValueError: a path with a NUL
+        return ""
+    return path if path.startswith(os.path.join(base, "")) else ""
+
+
+class NoAccessError(UsageError):
+    """A file or folder may not be used by this user."""
 
 
 def refuse_unreadable(path: Path) -> None:
-    """Refuse a file or folder that is there and may not be read; one that is not there is none of this one's business.
+    """Refuse what is there and may not be read, or is neither a folder nor a regular file that may be a record.
+
+    What is not there is none of this one's business.
 
     Raises:
-        UsageError: It may not be read.
+        NoAccessError: It may not be read.
+        UsageError: It is something else, or a ``.json`` that is larger than `LARGEST`.
     """
     try:
-        wanted = os.R_OK | os.X_OK if stat.S_ISDIR(os.stat(path).st_mode) else os.R_OK
-        if os.access(path, wanted):
+        found = os.stat(path)
+        kind = stat.S_IFMT(found.st_mode)
+        if os.access(path, os.R_OK | os.X_OK if kind == stat.S_IFDIR else os.R_OK):
+            if kind not in {stat.S_IFDIR, stat.S_IFREG}:
+                what = _KINDS.get(kind, "something else")
+                raise UsageError(f"cannot read {os.fspath(path)}: it is {what}; expected a regular file.")
+            if found.st_size > LARGEST and os.fspath(path).endswith(".json"):
+                raise UsageError(
+                    f"cannot read {os.fspath(path)}: it has {found.st_size >> 20} MiB; expected a record of at most "
+                    f"{LARGEST >> 20} MiB."
+                )
             return
     except PermissionError:  # a folder above it
         pass
@@ -60,14 +197,14 @@ def refuse_unreadable(path: Path) -> None:
     raise no_access(path)
 
 
-def no_access(path: Path) -> UsageError:
+def no_access(path: Path) -> NoAccessError:
     """Return the error for what may not be read or written: it names the place that is closed, and whose it is."""
     closed = _closed_place(path)
     if not closed:
-        return UsageError(f"no access to {path}: Permission denied; expected one that you may use.")
+        return NoAccessError(f"no access to {path}: Permission denied; expected one that you may use.")
     place, owner, mode = closed
     place = "it" if place == os.path.abspath(path) else place
-    return UsageError(
+    return NoAccessError(
         f"no access to {os.fspath(path)} (permission denied): {place} belongs to {owner}, mode {mode:03o}; "
         f"expected one that you may use. Ask {owner}, or name another."
     )

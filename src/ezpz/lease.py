@@ -18,7 +18,7 @@ import json
 import os
 import re
 
-from ezpz.files import read_object, write_whole
+from ezpz.files import open_regular, read_object, write_whole
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def renewed(path: str) -> float:
     Raises:
         OSError: It is gone, or cannot be read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # NFS asks the server when a file is opened, not at a stat
+    descriptor = open_regular(path)  # NFS asks the server when a file is opened, not at a stat
     try:
         return os.fstat(descriptor).st_mtime
     finally:

@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ezpz.checkpoint.manifest import Damaged, Unusable, unreadable
+from ezpz.files import open_regular
 from ezpz.log import get_logger
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def _objection(folder: Path, name: str, digest: str, given_up: Event) -> Unusabl
     block = bytearray(_BLOCK)
     view = memoryview(block)
     try:
-        with (folder / name).open("rb", buffering=0) as file:
+        path = folder / name
+        with open(path, "rb", buffering=0, opener=open_regular) as file:  # Path.open has no opener
             while (count := file.readinto(block)) and not given_up.is_set():
                 there.update(view[:count])
     except OSError as error:

@@ -19,6 +19,7 @@ from ezpz.checkpoint import safetensors_files as files
 from ezpz.checkpoint.safetensors_files import read_tensor
 from ezpz.checkpoint.safetensors_folder import FolderWriter
 from ezpz.errors import EzpzError, UsageError
+from ezpz.files import read_bytes
 from ezpz.log import get_logger
 
 if TYPE_CHECKING:
@@ -122,8 +123,8 @@ def _config(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        config = json.loads(path.read_bytes())
-    except ValueError:
+        config = json.loads(read_bytes(path))
+    except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
         raise files.UnreadableError("config.json is damaged: no table where it must be")

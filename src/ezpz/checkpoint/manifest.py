@@ -22,6 +22,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz import __version__
+from ezpz.files import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +110,7 @@ def read_manifest(folder: Path) -> Manifest:
         Unusable: It is no checkpoint, cannot be read, or is one of a newer schema.
     """
     try:
-        data = (folder / NAME).read_bytes()
+        data = read_bytes(folder / NAME)
     except (FileNotFoundError, NotADirectoryError):
         raise Unusable(f"it has no {NAME}") from None
     except OSError as error:

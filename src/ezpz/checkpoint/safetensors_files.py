@@ -20,6 +20,8 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.files import open_regular, read_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -114,7 +116,7 @@ def find_entries(folder: Path) -> dict[str, Entry]:
         OSError: One cannot be read.
     """
     if (folder / INDEX).is_file():
-        weight_map = _json(INDEX, (folder / INDEX).read_bytes()).get("weight_map")
+        weight_map = _json(INDEX, read_bytes(folder / INDEX)).get("weight_map")
         if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
             raise UnreadableError(f"{INDEX} has no weight_map")
         names = sorted(set(weight_map.values()))
@@ -137,7 +139,7 @@ def find_entries(folder: Path) -> dict[str, Entry]:
 
 def _entries(path: Path) -> Iterator[tuple[str, Entry]]:
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_regular) as file:  # Path.open has no opener
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(_MOST, size - 8):
             raise UnreadableError(
@@ -209,7 +211,7 @@ def read_tensor(entry: Entry) -> torch.Tensor:
     import torch
 
     data = torch.empty(entry.size, dtype=torch.uint8, device="cpu")
-    with entry.file.open("rb") as file:
+    with open(entry.file, "rb", opener=open_regular) as file:  # as above
         file.seek(entry.begin)
         view = memoryview(data.numpy())
         read = 0

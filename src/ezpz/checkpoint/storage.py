@@ -32,6 +32,7 @@ from torch.futures import Future
 from ezpz.checkpoint.manifest import WrittenFile
 from ezpz.checkpoint.packing import NOT_PLAIN
 from ezpz.errors import EzpzError
+from ezpz.files import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["StorageError", "files_of", "places_of", "read", "read_metadata", "write"]
 
 _METADATA = ".metadata"
+_LARGEST = 1 << 30  # bytes of it
 _ALONE = (
     "torch.distributed is disabled, unavailable or uninitialized"  # torch warns so at every save of a single process
 )
@@ -90,7 +92,7 @@ def read_metadata(folder: Path) -> Any:
         StorageError: It cannot be read, or is no such file.
     """
     try:
-        data = (folder / _METADATA).read_bytes()
+        data = read_bytes(folder / _METADATA, _LARGEST)
     except OSError as error:
         raise StorageError(f"{_METADATA}: {error.strerror}") from None
     problem = ""

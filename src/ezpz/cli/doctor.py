@@ -17,7 +17,7 @@ from ezpz.cluster.baseline import amount, compare, keep, kept, measured
 from ezpz.cluster.diagnosis import Finding, diagnose, summary
 from ezpz.cluster.examine import RUN_FOLDER, compute, examine, parse_answer, stale_variables
 from ezpz.errors import MachineError, UsageError
-from ezpz.files import own_state_folder, read_object
+from ezpz.files import open_regular, own_state_folder, read_object
 from ezpz.launch.host_probe import ask_each, cause_of, environment, examining_line
 from ezpz.launch.temporary import TemporaryFolder
 from ezpz.redact import redact_text
@@ -304,7 +304,7 @@ def _write_bundle(path: Path, answer: dict[str, Any]) -> None:
     newest = next(launch_records(), None)
     for file in sorted(newest.parent.iterdir()) if newest else ():
         if file.is_file() and file.suffix in {".json", ".log"}:
-            with file.open("rb") as opened:
+            with open(file, "rb", opener=open_regular) as opened:  # Path.open has no opener
                 opened.seek(max(0, file.stat().st_size - _TAIL))
                 parts[f"launch/{file.name}"] = opened.read().decode(errors="replace")
     listing = StringIO()

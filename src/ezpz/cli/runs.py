@@ -18,7 +18,7 @@ from ezpz.cli.columns import aligned, hanging
 from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
-from ezpz.files import refuse_unreadable
+from ezpz.files import NoAccessError, open_regular, refuse_unreadable
 from ezpz.redact import redact_text
 from ezpz.track.chains import chain_of, in_words
 from ezpz.track.hardware import per_joule
@@ -53,8 +53,10 @@ def _glances(root: Path) -> Iterator[dict[str, Any]]:
             yield glance(folder, root)
         except TrackError as error:
             show(f"ezpz runs: left out: {error}", sys.stderr)
-        except UsageError:  # its files may not be read, or it is gone
+        except NoAccessError:
             closed.append(str(folder))
+        except UsageError as error:  # it is gone, or no file of a run has such a name
+            show(f"ezpz runs: left out: {error}", sys.stderr)
     if closed:
         more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
         show(f"ezpz runs: left out, as they may not be read: {closed[0]}{more}", sys.stderr)
@@ -239,7 +241,7 @@ def _below(folder: Path, root: Path) -> str:
 
 def _head(path: Path) -> Row | None:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_regular) as file:  # Path.open has no opener
             return next(_rows(iter(lambda: file.readline(max(0, _HEAD - file.tell())), b"")), None)
     except OSError:
         return None
@@ -250,7 +252,7 @@ def _tail(path: Path) -> list[Row]:
     size = _TAIL
     while True:
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=open_regular) as file:  # as above
                 length = os.fstat(file.fileno()).st_size
                 file.seek(max(0, length - size))
                 lines = file.read(size).split(b"\n")[:-1]  # what follows the last newline is a row in the making

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-from ezpz.files import read_text as read
-
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
     from ezpz.cluster.allocation import Read
@@ -23,6 +21,15 @@ __all__ = ["host_name", "is_here", "is_same_host", "read", "run", "run_nothing"]
 
 _silent: list[str] = []  # tools that gave no answer in time: they are asked nothing more
 _TOOL_LIMIT = 5.0  # seconds: a driver's tool may have to wake the devices, but must not hold up a launch
+
+
+def read(path: str | os.PathLike[str]) -> str | None:
+    """Return the text of what the system or this user's environment names, of any kind; None when it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except (OSError, ValueError):  # ValueError: a path with a NUL, from a garbage variable
+        return None
 
 
 def run(argv: list[str]) -> str | None:

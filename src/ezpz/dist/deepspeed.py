@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import MachineError, UsageError
+from ezpz.files import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -134,7 +135,7 @@ def load_ds_config(fpath: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(fpath)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path).decode()
         value = _from_yaml(text) if path.suffix in {".yaml", ".yml"} else json.loads(text)
     except (OSError, ImportError, ValueError) as error:
         raise UsageError(

@@ -27,7 +27,7 @@ from ezpz.cluster.job_state import OVER, QUEUED, RUNNING, UNKNOWN, JobState
 from ezpz.cluster.jobs import ask, cancel, submit
 from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError, LaunchError, UsageError
-from ezpz.files import read_object, read_text, write_whole
+from ezpz.files import read_bytes, read_object, read_text, write_whole
 from ezpz.launch.chain_verdict import AGAIN, DONE, STOP, UNDECIDED, Ending, is_from_outside, read, verdict
 from ezpz.launch.decision import Clock
 from ezpz.launch.lease import HeldError, Lease, kept, take
@@ -428,8 +428,7 @@ class Chain:
             UsageError: It is torn, or not of this chain.
         """
         try:
-            with open(self._path(_JOBS), "rb") as file:
-                known = json.loads(file.read())
+            known = json.loads(read_bytes(self._path(_JOBS)))
         except FileNotFoundError:
             known = {"jobs": []}
         except (OSError, ValueError, RecursionError):

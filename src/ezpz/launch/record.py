@@ -18,7 +18,7 @@ import time
 
 from ezpz import proc
 from ezpz.errors import MachineError, UsageError
-from ezpz.files import own_state_folder, private_folder, read_object, remove_folder, write_whole
+from ezpz.files import own_state_folder, private_folder, read_bytes, read_object, remove_folder, write_whole
 from ezpz.redact import redact_argv, redact_config
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -130,8 +130,7 @@ def _may_run(folder: str) -> bool:
     """Tell whether a launch may still run, here or on another host with the same home."""
     path = os.path.join(folder, "run.json")
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            is_running = '"state": "running"' in file.read()
+        is_running = b'"state": "running"' in read_bytes(path)
         return is_running and time.time() - os.stat(path).st_mtime < _LONGEST
     except OSError:  # none was written: it ended before its ranks started
         return False
@@ -323,6 +322,15 @@ def _cwd() -> str | None:
 # A file counts while its process lives and is the one that wrote it: pids come again, times of birth do not.
 
 
+_ENTRY: dict[str, Any] = {
+    **dict.fromkeys(("launch_id", "born", "place", "socket", "folder"), (str,)),
+    "command": [(str,)],
+    "hosts": [(str,)],
+    **dict.fromkeys(("pid", "world_size"), (int,)),
+    "started": (int, float),
+}
+
+
 class Index:
     """This user's running launches on this host; an object of it holds at most the one that its process is."""
 
@@ -368,7 +376,7 @@ class Index:
         entries = []
         for name in sorted(os.listdir(folder)):
             path = os.path.join(folder, name)
-            entry = read_object(path) if name.endswith(".json") else {}
+            entry = read_object(path, _ENTRY) if name.endswith(".json") else {}
             if entry.get("place") != _place():
                 continue  # of another host or container with the same TMPDIR: not ours to judge
             if is_running(entry):
@@ -380,8 +388,8 @@ class Index:
 
 def is_running(entry: Mapping[str, Any]) -> bool:
     """Tell whether the process that wrote an entry still lives."""
-    pid = entry.get("pid")
-    return isinstance(pid, int) and pid > 0 and bool(entry.get("born")) and _born(pid) == entry["born"]
+    pid = entry.get("pid") or 0
+    return bool(pid and entry.get("launch_id") and entry.get("born")) and pid > 0 and _born(pid) == entry["born"]
 
 
 def _remove(path: str) -> None:

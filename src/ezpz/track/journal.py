@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from ezpz.errors import TrackError, UsageError
-from ezpz.files import make_closed_folder
+from ezpz.files import make_closed_folder, open_regular
 from ezpz.log import get_logger
 from ezpz.track.growing import Growing
 from ezpz.track.guard import guarded
@@ -152,7 +152,7 @@ class Journal:
         self._told_at = -_QUIET
         self._has_warned = False  # that the file cannot be synced
         self._lock = RLock()  # a signal's handler may come in the middle of a write of its own thread
-        self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o660)
+        self._fd = open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
         if not hold(self._fd):
             os.close(self._fd)
             raise UsageError(

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ezpz.files import open_regular
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
 def open_dataset(path: Path) -> Any:
     """Return an export as an ``xarray.Dataset`` that is in memory; the file is closed again."""
-    return _read(path.read_bytes())
+    with open(path, "rb", opener=open_regular) as file:  # Path.open has no opener
+        return _read(file.read())
 
 
 def dataset_of(image: bytes) -> Any:

@@ -24,6 +24,7 @@ import os
 from contextlib import suppress
 
 from ezpz.errors import TrackError
+from ezpz.files import open_regular
 from ezpz.track.values import SPECIAL, checked, is_int64
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 MOST_NUMBERS = 8192  # in one record over all ranks
+LONGEST_LINE = 64 << 20  # bytes; one step of 20 metrics over 100,000 ranks has 40 MB
 _AS_IT_IS = {int, float, bool}
 _PLAIN = {"v", "t", "step", "m"}
 _NUMBERS = {float, type(None)}
@@ -97,8 +99,10 @@ def iter_journal(path: str | os.PathLike[str]) -> Iterator[Row]:
         name = os.path.join(name, "metrics.jsonl")  # noqa: PTH118  # as above
     torn, foreign, first = 0, 0, ""
     try:
-        with open(name, "rb") as file:  # noqa: PTH123  # as above
-            for number, raw in enumerate(file, 1):
+        with open(name, "rb", opener=open_regular) as file:  # as above
+            for number, raw in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), 1):
+                if len(raw) == LONGEST_LINE:
+                    raise no_line(name)
                 if not raw.endswith(b"\n") or raw == b"\n":
                     continue
                 place = f"{name}:{number}"
@@ -136,12 +140,14 @@ def _lines_with(path: str | os.PathLike[str], word: bytes) -> Iterator[bytes]:
 
     A file that is mapped counts as memory of the process, all 250 MB of a million rows.
     """
-    with open(path, "rb") as file:  # noqa: PTH123  # any path
+    with open(path, "rb", opener=open_regular) as file:  # any path
         rest = b""
-        while piece := file.read(_PIECE):
+        while piece := file.read(max(_PIECE, len(rest))):
             whole = piece.rfind(b"\n") + 1
             if not whole:
                 rest += piece
+                if len(rest) > LONGEST_LINE:
+                    return
                 continue
             data, rest = rest + piece[:whole], piece[whole:]
             place = data.find(word)
@@ -149,6 +155,13 @@ def _lines_with(path: str | os.PathLike[str], word: bytes) -> Iterator[bytes]:
                 end = data.find(b"\n", place) + 1
                 yield data[data.rfind(b"\n", 0, place) + 1 : end]
                 place = data.find(word, end)
+
+
+def no_line(name: str) -> TrackError:
+    """Return the error for a journal that has no newline where one must be."""
+    return TrackError(
+        f"cannot read the journal {name}: it has a line of over {LONGEST_LINE >> 20} MiB; expected a metrics.jsonl."
+    )
 
 
 def tell_passed_over(name: str, torn: int, foreign: int, first: str) -> None:
@@ -370,7 +383,7 @@ def _is_plain(row: Any) -> bool:
 
 def last_row(path: str | os.PathLike[str]) -> tuple[int, int] | None:
     """Return step and attempt of a journal's last whole row, or None if there is none."""
-    with open(path, "rb") as file:  # noqa: PTH123  # takes any path
+    with open(path, "rb", opener=open_regular) as file:  # takes any path
         file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
         lines = file.read().split(b"\n")[:-1]  # the piece after the last newline is no row
     for raw in reversed(lines):

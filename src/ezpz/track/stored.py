@@ -13,9 +13,9 @@ from contextlib import suppress
 from weakref import finalize
 
 from ezpz.errors import TrackError
-from ezpz.files import Replacement
+from ezpz.files import Replacement, open_regular
 from ezpz.track.blocks import STRETCH, Block, Stretch, pack, read_blocks, seal, sums_agree
-from ezpz.track.records import is_full, parse, read_stretch, tell_passed_over
+from ezpz.track.records import LONGEST_LINE, is_full, no_line, parse, read_stretch, tell_passed_over
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class _Reader:
     """A file that stays open as long as somebody may read it."""
 
     def __init__(self, path: str) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.descriptor = open_regular(path)
         self._end = finalize(self, os.close, self.descriptor)
 
     def read(self, start: int, size: int) -> bytes:
@@ -158,7 +158,7 @@ def known_blocks(path: str, journal: Callable[[int, int], bytes], was: list[int]
     """
     try:
         reader = _Reader(path)
-        with open(path, "rb") as file:  # noqa: PTH123  # a string is all that is needed
+        with open(path, "rb", opener=open_regular) as file:  # a string is all that is needed
             found, sealed, position = read_blocks(file, reader.read)
     except OSError:
         return [], False, 0
@@ -187,7 +187,7 @@ def stretches(
         lines: How many lines are before ``start``, for errors.
 
     Raises:
-        TrackError: A line is of a version that is not known here.
+        TrackError: A line is of a version that is not known here, or longer than any.
     """
     size = STRETCH
     while start < end:
@@ -196,6 +196,8 @@ def stretches(
         if not whole:
             if len(data) < size:
                 return
+            if size >= LONGEST_LINE:
+                raise no_line(name)
             size *= 2  # a line of many ranks
             continue
         data = data[:whole]
@@ -225,7 +227,7 @@ def _write(path: str, blocks: list[Block]) -> None:
 
 def _seal(path: str, length: int, was: list[int]) -> None:
     """Seal a file all of whose sums agree, as soon as it is on the disk."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    descriptor = open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
         if os.fstat(descriptor).st_size == length:

@@ -15,6 +15,7 @@ import struct
 from time import time
 
 from ezpz import proc
+from ezpz.files import open_regular
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _asked(journal: Path) -> bool | None:
     if not hasattr(fcntl, "F_OFD_GETLK"):
         return None
     try:
-        with journal.open("rb") as file:
+        with open(journal, "rb", opener=open_regular) as file:  # Path.open has no opener
             query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
             answer = fcntl.fcntl(file.fileno(), fcntl.F_OFD_GETLK, query)
     except OSError:

@@ -26,6 +26,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_hints
 
 from ezpz.errors import UsageError, did_you_mean
+from ezpz.files import read_bytes
 from ezpz.train.options import Parser, add_data_dir, add_output, add_preset, add_resume, set_defaults
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def read_settings_file(path: str, option: str) -> SettingsFile:
     """
     file, toml = Path(path), _settings_file_toml()
     try:
-        text = file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+        text = read_bytes(file).decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
         _refuse(file, error, option)
     except UnicodeDecodeError as error:

@@ -18,6 +18,7 @@ from datetime import datetime
 from math import nan
 from typing import TYPE_CHECKING
 
+from ezpz.files import open_regular
 from ezpz.track.foreign.reading import Reading, make_row
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _time(line: str, before: float) -> float:
 
 
 def _lines(path: Path, most: int | None = None) -> Iterator[str]:
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_regular) as file:  # Path.open has no opener
         number = 0
         while (raw := file.readline(_LONGEST)) and (most is None or number < most):
             number += 1

@@ -17,6 +17,7 @@ import struct
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
+from ezpz.files import open_regular
 from ezpz.log import get_logger
 from ezpz.redact import redact_config
 from ezpz.track.foreign.protobuf import Message, number, parse, signed
@@ -155,7 +156,7 @@ def _add_host(facts: dict[str, Any], folder: Path, files: list[Path]) -> None:
 def _events(path: Path, facts: dict[str, Any]) -> list[tuple[int, float, dict[str, Any]]]:
     """Return ``(step, time, values)`` of each event of a file that holds any, as far as it can be read."""
     events, broken, end = [], 0, ""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_regular) as file:  # Path.open has no opener
         try:
             for record in read_records(file):
                 try:

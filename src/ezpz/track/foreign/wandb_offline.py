@@ -29,6 +29,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
+from ezpz.files import open_regular, read_bytes, read_text
 from ezpz.log import get_logger
 from ezpz.redact import redact_argv, redact_config
 from ezpz.track.foreign.protobuf import Message, parse
@@ -55,6 +56,8 @@ _SHOWN = (
     "transformers",
 )
 
+_LARGEST = 4 << 30  # bytes of a run's file, which is read whole
+
 
 def find_wandb(place: Path) -> list[Path]:
     """Return the files of one run at a path, oldest first: more than one when it was started again.
@@ -63,7 +66,7 @@ def find_wandb(place: Path) -> list[Path]:
         UsageError: The folder holds several runs.
     """
     if place.is_file():
-        with place.open("rb") as file:
+        with open(place, "rb", opener=open_regular) as file:  # Path.open has no opener
             return [place] if place.suffix == ".wandb" or file.read(4) == b":W&B" else []
     for pattern in ("run-*.wandb", "*run-*/run-*.wandb", "wandb/*run-*/run-*.wandb"):
         files = sorted(file for file in place.glob(pattern) if not file.parent.is_symlink())
@@ -86,7 +89,7 @@ def read_wandb(files: list[Path]) -> Reading:
     """
     reading = Reading("wandb", files[0].stem.removeprefix("run-"), [])
     for attempt, path in enumerate(files, 1):
-        data = path.read_bytes()
+        data = read_bytes(path, _LARGEST)
         if data[:4] != b":W&B" or data[6:7] > b"\x00":
             raise UsageError(
                 f"cannot read {path} (from the command line): it begins with {data[:7]!r}; "
@@ -211,8 +214,7 @@ def _time(stamp: Message) -> str:
 
 def _read_requirements(path: Path, reading: Reading) -> None:
     """Take versions from the ``name==version`` lines that wandb leaves beside the run."""
-    if path.is_file():
-        for line in path.read_text(errors="replace").splitlines():
-            name, _, version = line.strip().partition("==")
-            if name in _SHOWN:
-                _add_version(reading.facts, name, version)
+    for line in (read_text(path) or "").splitlines():
+        name, _, version = line.strip().partition("==")
+        if name in _SHOWN:
+            _add_version(reading.facts, name, version)

@@ -15,7 +15,7 @@ from time import monotonic, strftime, time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
-from ezpz.files import close_to_others, make_closed_folder
+from ezpz.files import close_to_others, make_closed_folder, open_regular
 from ezpz.ranks import from_environ
 from ezpz.track.profiles.profile_spec import parse, parse_late
 from ezpz.track.profiles.recorders import MemoryHistory, Sampler, Trace
@@ -283,7 +283,8 @@ class Trigger:
             return None
         self._answered = changed
         try:
-            with (folder / _NAME).open(encoding="utf-8", errors="replace") as file:
+            path = folder / _NAME
+            with open(path, encoding="utf-8", errors="replace", opener=open_regular) as file:  # needs an opener
                 return file.read(_LONGEST)
         except OSError:  # removed in between: whoever did that wants nothing any more
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from ezpz.files import read_bytes
 from ezpz.track.launches import find_launch, launch_id_of
 from ezpz.track.quantities import duration
 from ezpz.track.report.markup import shown
@@ -43,14 +44,14 @@ _WHY_NOT = (
 def _windows(path: Path) -> list[dict[str, Any]]:
     """Return the windows that a file holds, in the order of time."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_bytes(path).split(b"\n")
     except OSError:
         return []
     windows = []
     for line in lines:
         try:
             row = json.loads(line) if line else None
-        except ValueError:  # torn by a crash
+        except (ValueError, RecursionError):  # torn by a crash, or JSON of absurd depth
             continue
         if isinstance(row, dict) and _is_window(row):
             windows.append(row)

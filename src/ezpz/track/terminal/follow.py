@@ -8,9 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import TrackError
+from ezpz.files import open_regular
 from ezpz.track.blocks import STRETCH
 from ezpz.track.names import is_counter
-from ezpz.track.records import parse
+from ezpz.track.records import LONGEST_LINE, no_line, parse
 from ezpz.track.run import Run, open_run
 from ezpz.track.series import Series
 from ezpz.track.stored import read_stored
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ezpz.track.records import Row
     from ezpz.track.stored import Stored
     from ezpz.track.table import Table
+
+_PIECE = 1 << 24  # bytes of a journal that are read at a time
 
 
 class Tail:
@@ -57,18 +60,24 @@ class Tail:
         A file that is not there, or not yet, or that cannot be read at this moment, has none.
 
         Raises:
-            TrackError: A record's version is not known here.
+            TrackError: A record's version is not known here, or a line is longer than any.
         """
-        try:
-            data = self._read()
-        except OSError:  # ESTALE of a network file system, or the file is just being replaced: the next look will tell
-            return []
-        lines = (self._open_line + data).split(b"\n")
-        self._open_line = lines.pop()
-        return [row for line in lines if line and (row := self._parsed(line)) is not None]
+        rows: list[Row] = []
+        while True:
+            try:
+                data = self._read()
+            except OSError:  # ESTALE of a network file system, or the file is just being replaced: the next look tells
+                return rows
+            lines = (self._open_line + data).split(b"\n")
+            self._open_line = lines.pop()
+            if len(self._open_line) > LONGEST_LINE:
+                raise no_line(self.path)
+            rows += [row for line in lines if line and (row := self._parsed(line)) is not None]
+            if len(data) < _PIECE:
+                return rows
 
     def _read(self) -> bytes:
-        with open(self.path, "rb") as file:  # noqa: PTH123  # a string is all that is needed
+        with open(self.path, "rb", opener=open_regular) as file:  # a string is all that is needed
             about = os.fstat(file.fileno())
             inode = (about.st_dev, about.st_ino)
             if self._inode not in {None, inode} or about.st_size < self._offset:
@@ -76,7 +85,7 @@ class Tail:
                 self._offset, self._open_line = 0, b""
             self._inode = inode
             file.seek(self._offset)
-            data = file.read()
+            data = file.read(_PIECE)
             self._offset += len(data)
             return data
 

@@ -29,6 +29,7 @@ import struct
 import time
 
 from ezpz import proc
+from ezpz.files import open_regular
 from ezpz.launch.host import rank_start
 from ezpz.watch.hangs import messages
 
@@ -139,7 +140,7 @@ def read_last(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         OSError: There is none.
         MalformedDump: It is none of a rank's.
     """
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         content = file.read(_LONGEST)
     line, _, rest = content.partition(b"\n")
     try:
