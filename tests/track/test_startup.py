@@ -5,6 +5,7 @@ import time
 import pytest
 
 from ezpz.track.startup import STAGES, Startup, changes, delays, read_startup
+from ezpz.why.record import as_launch
 
 NAMES = [stage.name for stage in STAGES if stage.name != "shim"]
 TYPICAL = dict(zip(NAMES, (0.5, 0.1, 0.4, 3.5, 0.1, 0.2, 1.0, 0.3, 0.8, 0.2), strict=True))
@@ -100,7 +101,7 @@ def test_a_damaged_record_tells_nothing_and_one_without_some_ranks_the_rest(subt
     assert (delay.host, delay.stage.name, delay.waited) == ("n03", "torch", pytest.approx(10.0))
     for broken in [{}, {"stages": None}, {"stages": {"torch": 3, "step": {"min": "x"}}}, {"plan": []}]:
         with subtests.test(str(broken)):
-            assert read_startup(broken) is None
+            assert read_startup(as_launch(broken)) is None
 
 
 def test_hosts_come_with_their_first_and_last_rank():

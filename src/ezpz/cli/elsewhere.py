@@ -18,6 +18,7 @@ from ezpz.files import read_object, write_whole
 from ezpz.launch.run.requests import FOLDER
 from ezpz.track.launches import launch_records
 from ezpz.visible import visible
+from ezpz.why.record import as_launch, read_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -42,21 +43,18 @@ def recorded(*, running: bool = False) -> list[dict[str, Any]]:
         if not isinstance(launch, str) or launch in seen or (running and fields.get("state") != "running"):
             continue
         seen.add(launch)  # several links may lead to one --log-dir
-        found.append({**fields, "folder": str(path.parent.resolve())})
+        found.append({**as_launch(fields), "folder": str(path.parent.resolve())})
     return found
 
 
 def job_of(fields: dict[str, Any]) -> str:
     """Return the job of a launch; empty without one."""
-    plan = fields.get("plan")
-    return str((plan.get("job_id") or "") if isinstance(plan, dict) else "")
+    return (fields.get("plan") or {}).get("job_id") or ""
 
 
 def host_of(fields: dict[str, Any]) -> str:
     """Return the host where a launch runs."""
-    plan = fields.get("plan")
-    hosts = plan.get("hosts") if isinstance(plan, dict) else None
-    return str(fields.get("host") or (hosts[0] if isinstance(hosts, list) and hosts else ""))
+    return fields.get("host") or next(iter((fields.get("plan") or {}).get("hosts") or ()), "")
 
 
 def is_job(fields: dict[str, Any], word: str) -> bool:
@@ -89,10 +87,9 @@ def table_elsewhere(launches: Sequence[dict[str, Any]]) -> str:
 
     rows: list[tuple[str, ...]] = [("ID", "JOB", "HOST", "AGE", "RANKS", "COMMAND")]
     for fields in launches:
-        plan = fields.get("plan") if isinstance(fields.get("plan"), dict) else {}
-        took = age(time.time() - float(fields.get("started") or time.time()))
-        command = shlex.join(map(str, fields.get("command") or ()))
-        ranks = str((plan or {}).get("world_size", "?"))
+        took = age(time.time() - (fields.get("started") or time.time()))
+        command = shlex.join(fields.get("command") or ())
+        ranks = str((fields.get("plan") or {}).get("world_size", "?"))
         cells = (fields["launch_id"], job_of(fields) or "-", host_of(fields), took, ranks, command)
         rows.append(tuple(visible(str(cell)) for cell in cells))
     return "\n".join(aligned(rows))
@@ -147,7 +144,7 @@ def wait_for_end(fields: dict[str, Any], patience: float) -> dict[str, Any]:
     """Wait until the record of a launch tells its end, and return what it says by then."""
     end = time.monotonic() + patience
     while True:
-        now = read_object(Path(fields["folder"], "run.json"))
+        now = read_launch(Path(fields["folder"], "run.json"))
         if (now and now.get("state") != "running") or time.monotonic() >= end:
             return now
         time.sleep(_LOOK)

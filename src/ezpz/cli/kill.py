@@ -19,11 +19,11 @@ from ezpz.cli.elsewhere import ask_elsewhere, host_of, job_of, launch_named, rec
 from ezpz.cli.running import choose, left_behind, left_lines, table
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import EzpzError, UsageError
-from ezpz.files import read_object
 from ezpz.interpreter import module_line
 from ezpz.launch.host import process_tree
 from ezpz.launch.record import Index, is_running
 from ezpz.visible import show
+from ezpz.why.record import read_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -121,13 +121,10 @@ def _running_elsewhere(running: Sequence[dict[str, Any]]) -> list[dict[str, Any]
     return [
         fields
         for fields in recorded(running=True)
-        if fields["launch_id"] not in here and host_of(fields) != host and time.time() - _began(fields) < _LONGEST
+        if fields["launch_id"] not in here
+        and host_of(fields) != host
+        and time.time() - (fields.get("started") or 0.0) < _LONGEST
     ]
-
-
-def _began(fields: dict[str, Any]) -> float:
-    started = fields.get("started")
-    return float(started) if isinstance(started, (int, float)) else 0.0
 
 
 def _end(options: Namespace) -> int:
@@ -170,7 +167,7 @@ def _end(options: Namespace) -> int:
 
 def _record_of(entry: dict[str, Any]) -> dict[str, Any]:
     """Return ``run.json`` of a launch of this host; empty where there is none."""
-    return read_object(Path(str(entry["folder"]), "run.json")) if entry.get("folder") else {}
+    return read_launch(Path(str(entry["folder"]), "run.json")) if entry.get("folder") else {}
 
 
 def _stop_chain(fields: dict[str, Any]) -> None:
@@ -191,8 +188,7 @@ def _stop_chain(fields: dict[str, Any]) -> None:
 
 def _ends_within(record: dict[str, Any]) -> float:
     """Return how many seconds a launch has said that its end takes at most, because its ranks save; else 0."""
-    seconds = record.get("ends_within")
-    return float(seconds) if isinstance(seconds, (int, float)) else 0.0
+    return record.get("ends_within") or 0.0
 
 
 def _end_elsewhere(fields: dict[str, Any], *, now: bool) -> int:

@@ -12,9 +12,10 @@ from ezpz.cli.elsewhere import host_of, is_job, job_of, launch_named, recorded
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.my_jobs import my_jobs, scheduler_questions, user_name
 from ezpz.errors import UsageError
-from ezpz.files import read_object, refuse_unreadable
+from ezpz.files import inside, open_regular, refuse_unreadable
 from ezpz.track.launches import launch_id_of
 from ezpz.visible import show
+from ezpz.why.record import read_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class _Source:
         if fields is None and not word and launches:
             fields = launches[0]
         self._fields = fields
+        self._is_own = fields is None or any(each["folder"] == fields["folder"] for each in launches)
         if fields is None:
             self._take_job(word)
 
@@ -99,8 +101,9 @@ class _Source:
         if logs or self._rank is not None:
             return logs
         output = self._fields.get("output") if self._fields else self._output
-        if isinstance(output, str) and output and os.path.isfile(output):  # noqa: PTH113  # never an error
-            return [("", Path(output))]
+        path = Path(self._fields["folder"] if self._fields else "", output or "")
+        if output and os.path.isfile(path):  # noqa: PTH113  # never an error
+            return [("", path)]
         if self.may_write():
             return []
         return self._last_words()
@@ -115,10 +118,9 @@ class _Source:
             if number.isdecimal() and self._rank in {None, int(number)}:
                 found.append((int(number), path))
         found.sort()
-        plan = self._fields.get("plan")
-        ranks = plan.get("world_size") if isinstance(plan, dict) else None
+        ranks = (self._fields.get("plan") or {}).get("world_size") or 0
         # Logs appear one by one: those of a launch of several ranks are marked from the first on.
-        is_marked = self._rank is None and max(len(found), ranks if isinstance(ranks, int) else 0) > 1
+        is_marked = self._rank is None and max(len(found), ranks) > 1
         return [(f"[{number}]: " if is_marked else "", path) for number, path in found]
 
     def _last_words(self) -> list[tuple[str, Path]]:
@@ -126,12 +128,30 @@ class _Source:
             return []
         return [("", path) for path in sorted(Path(self._fields["folder"]).glob("rank-*.log"))]
 
+    def refuse(self, path: Path) -> None:
+        """Refuse a file that is none, and one that the record has from elsewhere.
+
+        A job's output is where the user wants it; a record that is not of this user's launches may name any file, or
+        have a link to it among its logs.
+
+        Raises:
+            UsageError: It is such a file.
+        """
+        refuse_unreadable(path)
+        if self._fields is None or inside(self._fields["folder"], str(path)):
+            return
+        if not (self._is_own and str(path) == self._fields.get("output")):
+            raise UsageError(
+                f"{path} is not printed: the launch's record in {self._fields['folder']} leads to it, which is another "
+                f"folder; expected a file in that of the record. Look at it yourself: less {path}"
+            )
+
     def may_write(self) -> bool:
         """Tell whether more may come: the launch has recorded no end."""
         if self._fields is None:
             return self._job_state != "ended"
         path = Path(self._fields["folder"], "run.json")
-        now = read_object(path)
+        now = read_launch(path)
         if now.get("launch_id") != self._fields.get("launch_id"):  # of another launch, or gone
             return False
         if now.get("state") != "running":
@@ -141,7 +161,7 @@ class _Source:
 
             return any(each.get("launch_id") == now["launch_id"] for each in Index().running())
         ends = now.get("job_ends")
-        return not (isinstance(ends, (int, float)) and time.time() > ends + 600)
+        return not (ends is not None and time.time() > ends + 600)
 
     def awaited(self) -> str:
         """Return what is waited for, in words."""
@@ -178,19 +198,16 @@ def _of_run(word: str, launches: Sequence[dict[str, Any]]) -> dict[str, Any]:
     folder = path if path.is_dir() else path.parent
     for place in (folder, folder / "run.json"):
         refuse_unreadable(place)
-    own = read_object(folder / "run.json")
+    own = read_launch(folder / "run.json")
     if "launch_id" in own:
         return {**own, "folder": str(folder.resolve())}
     if not own:
         from ezpz.track.terminal.choice import run_named
 
-        own = read_object(run_named(word) / "run.json")
+        own = read_launch(run_named(word) / "run.json")
     launch = launch_id_of(own)
     for fields in launches:
-        attempts = fields.get("attempts")
-        ids = (
-            [each.get("launch_id") for each in attempts if isinstance(each, dict)] if isinstance(attempts, list) else []
-        )
+        ids = [each.get("launch_id") for each in fields.get("attempts") or ()]
         if launch and launch in {fields["launch_id"], *ids}:
             return fields
     raise UsageError(
@@ -215,7 +232,7 @@ class _File:
     def more(self) -> bytes:
         """Return what has come, at most 64 KiB, each line with its mark; a file that was cut off begins anew."""
         try:
-            with self.path.open("rb") as file:
+            with open(self.path, "rb", opener=open_regular) as file:  # Path.open has no opener
                 about = os.fstat(file.fileno())
                 if about.st_size < self._place or (self._inode and about.st_ino != self._inode):
                     self._place = 0
@@ -240,7 +257,9 @@ def _print(source: _Source, *, follow: bool) -> int:
     while True:
         goes_on = follow and source.may_write()  # asked first: what comes before the end is printed after it
         for mark, path in source.files():
-            files.setdefault(path, _File(mark, path))
+            if path not in files:
+                source.refuse(path)
+                files[path] = _File(mark, path)
         for each in files.values():
             while data := each.more():
                 out.write(data)

@@ -13,12 +13,13 @@ from ezpz.cli.columns import aligned
 from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
-from ezpz.files import read_object, refuse_unreadable
+from ezpz.files import read_bytes, read_object, refuse_unreadable
 from ezpz.track.launches import find_launch, launch_id_of, launch_records, launches_folder
 from ezpz.track.quantities import duration
 from ezpz.track.startup import STAGES, Startup, changes, delays, median, read_startup
 from ezpz.track.terminal.screen import say
 from ezpz.visible import visible
+from ezpz.why.record import as_launch, read_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class _Log:
 def _last(count: int) -> list[_Launch | _Log]:
     found: list[_Launch | _Log] = []
     for path in launch_records():
-        startup = read_startup(read_object(path))
+        startup = read_startup(read_launch(path))
         if startup is not None:
             found.append(_Launch(path, startup))
         if len(found) == count:
@@ -107,7 +108,7 @@ def _read(path: Path) -> _Launch | _Log:
     record = path / "run.json" if path.is_dir() else path
     for place in (path, record):
         refuse_unreadable(place)
-    fields = read_object(record) if record.name.endswith(".json") else {}
+    fields = read_launch(record) if record.name.endswith(".json") else {}
     if "launch_id" in fields:
         return _launch(record, fields)
     if path.is_dir() or fields:
@@ -135,7 +136,7 @@ def _log(path: Path) -> _Log:
     from ezpz.track.foreign.start_times import read_start_times
 
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_bytes(path).decode(errors="replace")
     except OSError as error:
         raise UsageError(f"cannot read {path} (from the command line): {error.strerror}; expected a log.") from None
     times = read_start_times(text, path.name)
@@ -192,7 +193,7 @@ def _short_names(hosts: Sequence[str]) -> dict[str, str]:
 
 def _head(startup: Startup) -> list[str]:
     started = startup.fields.get("started")
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started)) if isinstance(started, (int, float)) else "?"
+    when = "?" if started is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
     hosts = f" on {len(startup.hosts)} hosts" if len(startup.hosts) > 1 else ""
     last = startup.arrivals[-1].stage
     end = "the first step" if startup.first_step is not None else _ENDS.get(last.name, f"the end of {last.what}")
@@ -285,17 +286,16 @@ def _earlier(found: _Launch) -> _Launch | None:
         if path.parent.name >= found.path.parent.name and path.parent.parent == found.path.parent.parent:
             continue
         other = read_object(path)
-        same = all(other.get(key) == fields.get(key) for key in ("command", "cwd"))
-        is_before = _number(other.get("started")) < _number(fields.get("started"))
-        if same and is_before and other.get("exit_code") == 0:
-            startup = read_startup(other)
-            if startup is not None:
-                return _Launch(path, startup)
+        if other.get("exit_code") != 0 or any(other.get(key) != fields.get(key) for key in ("command", "cwd")):
+            continue
+        startup = read_startup(as_launch(other))
+        if startup is not None and (other.get("started") or 0.0) < (fields.get("started") or 0.0):
+            return _Launch(path, startup)
     return None
 
 
 def _changed(now: Startup, then: Startup) -> list[str]:
-    when = age(_number(now.fields.get("started")) - _number(then.fields.get("started")))
+    when = age((now.fields.get("started") or 0.0) - (then.fields.get("started") or 0.0))
     found = [str(change) for change in changes(now, then)]
     new = [host for host in now.hosts if host not in then.hosts]
     if found and new:
@@ -305,10 +305,6 @@ def _changed(now: Startup, then: Startup) -> list[str]:
         found.append(f"{then.world_size} ranks then, {now.world_size} now")
     text = "; ".join(found) or "no stage differs by more than half a second and a quarter"
     return _wrapped(f"since this command's last good launch, {when} before: {text}")
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _wrapped(text: str) -> list[str]:

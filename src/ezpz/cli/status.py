@@ -14,8 +14,10 @@ from ezpz.cli.elsewhere import host_of, job_of
 from ezpz.cli.running import age, left_behind, left_lines
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.my_jobs import my_jobs, scheduler_questions, user_name
+from ezpz.files import open_regular, read_bytes
 from ezpz.track.launches import launches_folder
 from ezpz.visible import painter, shorten, show, use_color, visible
+from ezpz.why.record import as_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -76,14 +78,14 @@ def _launches(now: float) -> list[dict[str, Any]]:
         path = os.path.join(launches_folder(), name, "run.json")  # noqa: PTH118  # 100 of them
         try:
             age_of_record = now - os.stat(path).st_mtime  # noqa: PTH116  # as above
-            with open(path, "rb") as file:  # noqa: PTH123  # as above
+            with open(path, "rb", opener=open_regular) as file:  # as above
                 is_running = b'"state": "running"' in file.read(65536)
         except OSError:
             continue
         if age_of_record > (_LOST if is_running else _RECENT) or (not is_running and ended >= _MOST):
             continue
         fields = _read_record(path)
-        if not isinstance(fields.get("launch_id"), str) or fields["launch_id"] in seen:
+        if not fields.get("launch_id") or fields["launch_id"] in seen:
             continue
         seen.add(fields["launch_id"])
         ended += fields.get("state") != "running"
@@ -97,8 +99,7 @@ def _read_record(path: str) -> dict[str, Any]:
     It is written with one line for each key, so that those of a nested object can be cut out before they are decoded.
     """
     try:
-        with open(path, "rb") as file:  # noqa: PTH123  # 100 of them
-            data = file.read()
+        data = read_bytes(path)
     except OSError:
         return {}
     begin = data.find(b'\n "stages": {\n')
@@ -107,9 +108,9 @@ def _read_record(path: str) -> dict[str, Any]:
         data = data[:begin] + data[end + len(b"\n },") :]
     try:
         value = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
+    return as_launch(value) if isinstance(value, dict) else {}
 
 
 # Rows: a job with its last launch, a job without one, a launch without a job
@@ -171,22 +172,20 @@ def _empty() -> dict[str, Any]:
 
 
 def _of_launch(fields: dict[str, Any], now: float) -> dict[str, Any]:
-    plan = fields.get("plan") if isinstance(fields.get("plan"), dict) else {}
-    cause = fields.get("cause") if isinstance(fields.get("cause"), dict) else {}
     running = fields.get("state") == "running"
     row = _empty() | {
         "job": job_of(fields) or None,
         "launch_id": fields["launch_id"],
         "host": host_of(fields),
         "name": _command(fields),
-        "hosts": len((plan or {}).get("hosts") or ()) or None,
+        "hosts": len((fields.get("plan") or {}).get("hosts") or ()) or None,
         "state": str(fields.get("state")),
-        "started": _number(fields.get("started")),
-        "ended": _number(fields.get("ended")),
-        "job_ends": _number(fields.get("job_ends")) if running else None,
+        "started": fields.get("started"),
+        "ended": fields.get("ended"),
+        "job_ends": fields.get("job_ends") if running else None,
         "exit_code": fields.get("exit_code"),
-        "cause": str((cause or {}).get("text") or "").partition("; stopping")[0],
-        "output": str(fields.get("output") or ""),
+        "cause": ((fields.get("cause") or {}).get("text") or "").partition("; stopping")[0],
+        "output": fields.get("output") or "",
         "step": fields.get("step"),
         "record": fields["folder"],
         "run_folder": fields.get("run_folder"),
@@ -203,7 +202,7 @@ def _add_progress(row: dict[str, Any]) -> None:
     """Add step, loss and rate of the run that the launch records."""
     folder = row["run_folder"]
     is_there = os.path.isfile  # of what may not be looked at False, and never an error
-    if not isinstance(folder, str) or not is_there(f"{folder}/metrics.jsonl"):
+    if not folder or not is_there(f"{folder}/metrics.jsonl"):
         return
     from ezpz.cli.runs import glance
     from ezpz.errors import EzpzError
@@ -234,7 +233,7 @@ def _running_here() -> list[dict[str, Any]] | None:
 
 def _command(fields: dict[str, Any]) -> str:
     """Return the name of the program: that of its script or module."""
-    words = [str(word) for word in fields.get("command") or ()]
+    words: list[str] = fields.get("command") or []
     for number, word in enumerate(words):
         if word == "-m" and number + 1 < len(words):
             return words[number + 1]
@@ -245,14 +244,10 @@ def _command(fields: dict[str, Any]) -> str:
     return Path(words[0]).name if words else ""
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
 def _last_line(path: str) -> str:
     """Return the last line of a file that is not blank; empty where there is none."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123  # a string is all there is
+        with open(path, "rb", opener=open_regular) as file:  # a string is all there is
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
             lines = file.read(_TAIL).decode(errors="replace").split("\n")
     except OSError:

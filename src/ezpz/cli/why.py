@@ -12,11 +12,12 @@ from ezpz.cli import make_verb_parser
 from ezpz.cli.columns import hanging
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import EzpzError, MachineError, UsageError
-from ezpz.files import read_object, refuse_unreadable
+from ezpz.files import refuse_unreadable
 from ezpz.track.launches import find_launch, launch_id_of, launch_records, launches_folder
 from ezpz.track.quantities import duration
 from ezpz.visible import show, visible
 from ezpz.why import Certainty, Facts, diagnose
+from ezpz.why.record import read_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _facts(word: str | None) -> Facts:
         UsageError: There is none.
     """
     if word is None:
-        newest = next(launch_records(), None)
+        newest = next((path for path in launch_records() if read_launch(path)), None)
         if newest is None:
             raise UsageError(
                 f"no launch in {launches_folder()} (the default); expected the record of one. Start one, or name a "
@@ -88,8 +89,8 @@ def _facts(word: str | None) -> Facts:
 
 
 def _of_launch(folder: Path, run_folder: str = "") -> Facts:
-    fields = read_object(folder / "run.json")
-    facts = Facts.read(str(folder), run_folder or str(fields.get("run_folder") or ""))
+    fields = read_launch(folder / "run.json")
+    facts = Facts.read(str(folder), run_folder or fields.get("run_folder") or "")
     if facts.launch.get("state") == "running":
         _ask(facts)
     return facts
@@ -99,7 +100,7 @@ def _of_path(path: Path) -> Facts:
     folder = path if path.is_dir() else path.parent
     for place in (folder, folder / "run.json"):
         refuse_unreadable(place)
-    fields = read_object(folder / "run.json")
+    fields = read_launch(folder / "run.json")
     if not fields:
         raise UsageError(
             f"no run.json in {folder} (from the command line); expected a run folder or the record of a launch. "
@@ -117,12 +118,12 @@ def _by_id(word: str) -> Path:
     from ezpz.cli.elsewhere import is_job
 
     for record in launch_records():
-        if is_job(read_object(record), word):
+        if is_job(read_launch(record), word):
             return record.parent
     matches: dict[str, Path] = {}
     if len(word) >= _SHORTEST:
         for record in launches_folder().glob(f"*-{word.rpartition('/')[2][:8]}*/run.json"):
-            launch_id = str(read_object(record).get("launch_id") or "")
+            launch_id = read_launch(record).get("launch_id") or ""
             if launch_id.startswith(word):
                 matches[launch_id] = record.parent
     if len(matches) == 1:
@@ -199,11 +200,10 @@ def _head(facts: Facts) -> str:
     if not launch:
         run = facts.run
         return f"{run.get('name') or facts.run_folder}: no record of its launch is kept; only what the run recorded"
-    command = launch.get("command") or []
-    words = command if isinstance(command, str) else shlex.join(map(str, command))
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(launch.get("started") or 0)))
+    words = shlex.join(launch.get("command") or ())
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launch.get("started") or 0.0))
     ranks, hosts = facts.world_size, len((launch.get("plan") or {}).get("hosts") or ())
-    took = f", after {duration(float(launch['seconds']))}" if launch.get("seconds") is not None else ""
+    took = f", after {duration(launch['seconds'])}" if launch.get("seconds") is not None else ""
     code = f" with {launch['exit_code']}" if launch.get("exit_code") is not None else ""
     size = f"{ranks} rank{'s' * (ranks != 1)}" + (f" on {hosts} hosts" if hosts > 1 else "")
     return f"{launch.get('state')}{code}{took}: {words} ({size}, {when}, id {launch.get('launch_id')})"
@@ -232,21 +232,17 @@ def _one(cause: Cause) -> Iterator[str]:
 def seen(facts: Facts) -> Iterator[str]:
     """Yield what was recorded of the end, a short sentence each."""
     launch = facts.launch
-    cause, hang = launch.get("cause"), launch.get("hang")
-    if isinstance(hang, dict) and hang.get("summary"):
-        yield str(hang["summary"])
-    elif isinstance(cause, dict) and cause.get("text"):
-        yield str(cause["text"])
-    now = launch.get("now")
-    if isinstance(now, dict) and now.get("summary"):
-        yield str(now["summary"])
-    if isinstance(launch.get("step"), int):
+    cause, hang, now = (launch.get(name) or {} for name in ("cause", "hang", "now"))
+    if hang.get("summary") or cause.get("text"):
+        yield hang.get("summary") or cause["text"]
+    if now.get("summary"):
+        yield now["summary"]
+    if launch.get("step") is not None:
         yield f"the last step that a rank reported is {launch['step']}"
     for name, words in (("silent", "nothing was heard of"), ("lost", "lost while it ran:")):
         if launch.get(name):
-            yield f"{words} {', '.join(map(str, launch[name]))}"
-    for note in launch.get("notes") or ():
-        yield str(note)
+            yield f"{words} {', '.join(launch[name])}"
+    yield from launch.get("notes") or ()
 
 
 def _lines(start: str, text: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ezpz.files import read_object, read_text
 from ezpz.track.launches import find_launch, launch_id_of, launch_records
+from ezpz.why.record import read_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def chain_of(facts: dict[str, Any]) -> dict[str, Any] | None:
     begun = _rows(known)
     ids = limits.get("ids") if limits.get("queued_at_once") else None
     waiting = known.get("waiting") or ids
-    verdict = (read_text(Path(folder, _VERDICT)) or "").strip()
+    verdict = (read_text(Path(folder, _VERDICT)) or "").strip().partition("\n")[0]
     started = {str(row.get("job")) for row in begun}
     over = verdict not in {"", "again"}  # what waits then was cancelled
     return {
@@ -77,11 +78,11 @@ def run_folders(folder: Path) -> list[Path]:
     if not all(found.values()):
         here = os.path.realpath(folder)
         for path in launch_records():
-            fields = read_object(path)
-            chain = fields.get("chain")
-            if isinstance(chain, dict) and os.path.realpath(str(chain.get("folder"))) == here:
+            fields = read_launch(path)
+            chain = fields.get("chain") or {}
+            if chain.get("folder") and os.path.realpath(chain["folder"]) == here:
                 job = str(chain.get("job"))
-                found[job] = found.get(job) or str(fields.get("run_folder") or "")
+                found[job] = found.get(job) or fields.get("run_folder") or ""
     return [Path(run) for run in dict.fromkeys(found.values()) if run]
 
 
@@ -90,8 +91,7 @@ def _folder_of(facts: dict[str, Any]) -> str:
     named = str(launch.get("EZPZ_CHAIN") or "") if isinstance(launch, dict) else ""
     launch_id = "" if named else launch_id_of(facts)
     _, record = (find_launch(launch_id) if launch_id else None) or (None, {})
-    chain = record.get("chain")
-    return named or (str(chain.get("folder") or "") if isinstance(chain, dict) else "")
+    return named or (record.get("chain") or {}).get("folder") or ""
 
 
 def _rows(known: Mapping[str, Any]) -> list[dict[str, Any]]:

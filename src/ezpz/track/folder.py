@@ -21,7 +21,7 @@ from time import time
 
 from ezpz import __version__
 from ezpz.errors import TrackError, UsageError
-from ezpz.files import make_closed_folder, read_object, write_whole
+from ezpz.files import drop_misfits, make_closed_folder, read_bytes, read_object, write_whole
 from ezpz.progress import AskedToEnd
 from ezpz.redact import redact_config, redact_text
 from ezpz.track.writer_lock import birth
@@ -122,26 +122,20 @@ def _unusable(folder: Path, outdir: object, reason: str | None) -> UsageError:
     )
 
 
+_TEXT, _WHOLE, _NUMBER = (str,), (int,), (int, float)
 # What the fields of run.json hold; all others are shown as they are.
-_FIELDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("name", "state", "cause", "started", "ended", "host", "python", "git_commit"), (str,)),
-    **dict.fromkeys(("schema", "attempt"), (int,)),
-    "seconds": (int, float),
+_SHAPE: dict[str, Any] = {
+    **dict.fromkeys(("name", "state", "cause", "started", "ended", "host", "python", "git_commit"), _TEXT),
+    **dict.fromkeys(("schema", "attempt"), _WHOLE),
+    "seconds": _NUMBER,
     **dict.fromkeys(("argv", "problems", "findings", "earlier"), (list,)),
     **dict.fromkeys(
-        ("config", "effective", "environment", "versions", "timeline", "launch", "hardware", "speed"), (dict,)
+        ("config", "environment", "versions", "timeline", "launch", "hardware", "paths", "trackers"), (dict,)
     ),
-    **dict.fromkeys(("ranks", "process", "paths", "trackers"), (dict,)),
-}
-_INNER: dict[tuple[str, str], tuple[type, ...]] = {
-    ("ranks", "rank"): (int,),
-    ("ranks", "world_size"): (int,),
-    ("ranks", "local_world_size"): (int,),
-    ("process", "pid"): (int,),
-    ("process", "host"): (str,),
-    ("effective", "stochastic"): (list,),
-    ("speed", "value"): (int, float),
-    ("speed", "unit"): (str,),
+    "ranks": dict.fromkeys(("rank", "world_size", "local_world_size"), _WHOLE),
+    "process": {"pid": _WHOLE, "host": _TEXT, "began": _NUMBER},
+    "effective": {"stochastic": (list,)},
+    "speed": {"value": _NUMBER, "unit": _TEXT},
 }
 _noted: set[str] = set()
 
@@ -152,14 +146,7 @@ def read_facts(path: Path) -> dict[str, Any]:
     A field that holds another type than ezpz writes is left out, as if it were missing, with one note.
     """
     facts = read_object(path)
-    wrong = [name for name, kinds in _FIELDS.items() if facts.get(name) is not None and not _is(facts[name], kinds)]
-    for name in wrong:
-        del facts[name]
-    for (outer, name), kinds in _INNER.items():
-        inside = facts.get(outer)
-        if inside and inside.get(name) is not None and not _is(inside[name], kinds):
-            wrong.append(f"{outer}.{name}")
-            del inside[name]
+    wrong = drop_misfits(facts, _SHAPE)
     if wrong and str(path) not in _noted:
         _noted.add(str(path))
         from ezpz.log import get_logger  # `logging` costs 10 ms, which only a warning needs
@@ -168,13 +155,6 @@ def read_facts(path: Path) -> dict[str, Any]:
             f"{path}: took {', '.join(wrong)} as missing: not of the type that ezpz writes there."
         )
     return facts
-
-
-def _is(value: object, kinds: tuple[type, ...]) -> bool:
-    """Tell whether a value is of one of these types; a bool is no number here, and a number is one that is finite."""
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        return False
-    return not isinstance(value, (int, float)) or -(2**63) <= value < 2**63
 
 
 def check_schema(facts: Mapping[str, object], path: Path) -> None:
@@ -230,13 +210,17 @@ class RunFile:
     def _earlier(self) -> list[object]:
         """Return what runs that used this folder before recorded of themselves, oldest first."""
         try:
-            before = json.loads(self.path.read_bytes())
-            check_schema(before, self.path)
-            older = before.pop("earlier", [])
+            data = read_bytes(self.path)
         except FileNotFoundError:
             return []
+        except OSError as error:
+            return [f"not read: {error.strerror}"]
+        try:
+            before = json.loads(data)
+            check_schema(before, self.path)
+            older = before.pop("earlier", [])
         except (ValueError, AttributeError, TypeError, RecursionError):  # not ours: kept as it is, as text
-            return [self.path.read_text(errors="replace")]
+            return [data.decode(errors="replace")]
         return [*(older if isinstance(older, list) else [older]), before]
 
     def earlier_trackers(self) -> dict[str, object]:

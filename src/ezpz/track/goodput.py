@@ -386,7 +386,7 @@ def _span(
     moments = facts.get("timeline")
     timeline = {k: float(v) for k, v in moments.items() if _is_number(v)} if isinstance(moments, dict) else {}
     process = facts.get("process")
-    began = process.get("began") if isinstance(process, dict) else None
+    began = (_time(process.get("began")) or None) if isinstance(process, dict) else None
     started = epoch(facts.get("started"))
     if began is None and started is not None and "history" in timeline:  # of an older ezpz, to the second
         began = started - timeline["history"]
@@ -410,7 +410,7 @@ def _span(
     end = max([launch_end, *last]) if launch_end else max(signs) if running else own_end
     count = len(times)
     by_loop = "data" in timeline and len(columns.get("dt", ())) == count > 0
-    bad = launch["state"] == "failed" if launch.get("ended") else state not in {"finished", "exited", "stopped"}
+    bad = launch.get("state") == "failed" if launch.get("ended") else state not in {"finished", "exited", "stopped"}
     early = [when for name, when in timeline.items() if name != "first_step"]
     return Span(
         begin=begin,

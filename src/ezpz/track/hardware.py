@@ -13,6 +13,7 @@ import json
 import os
 import time
 
+from ezpz.files import LARGEST, drop_misfits, open_regular
 from ezpz.track.launches import find_launch, launch_id_of
 from ezpz.track.quantities import duration
 
@@ -107,33 +108,48 @@ def _path(run: Run) -> str:
 def _rows(path: str, tail: int) -> list[dict[str, Any]]:
     """Return the whole lines of a file, or of its last bytes, that are rows."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123  # as above
-            if tail:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - tail))
-            lines = file.read().split(b"\n")
+        with open(path, "rb", opener=open_regular) as file:  # as above
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - (tail or LARGEST)))
+            lines = file.read(LARGEST).split(b"\n")
     except OSError:
         return []
     rows: list[dict[str, Any]] = []
     for line in lines:
         try:
             row = json.loads(line) if line else None
-        except ValueError:  # torn, or begun before the last bytes
+        except (ValueError, RecursionError):  # torn, or begun before the last bytes; or JSON of absurd depth
             continue
-        if isinstance(row, dict) and _is_row(row):
-            rows.append(row)
+        if isinstance(row, dict) and row.get("v") == 1:
+            drop_misfits(row, _ROW)
+            if not any(row.get(name) is None for name in _ROW):
+                rows.append(row)
     return rows
-
-
-def _is_row(row: dict[str, Any]) -> bool:
-    if row.get("v") != 1 or not isinstance(row.get("host"), str):
-        return False
-    if not (_is_number(row.get("t")) and isinstance(row.get("now"), dict) and isinstance(row.get("devices"), list)):
-        return False
-    return all(isinstance(device, dict) and isinstance(device.get("id"), str) for device in row["devices"])
 
 
 def _is_figure(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 3 and all(map(_is_number, value))
+
+
+def _is_text_or_figures(value: Any) -> bool:
+    return not isinstance(value, list) or _is_figure(value)
+
+
+# A list is a figure: its mean, its lowest and its highest value.
+_ROW: dict[str, Any] = {
+    **dict.fromkeys(("t", "s"), (int, float)),
+    "host": (str,),
+    "now": {"*": _is_text_or_figures},
+    "devices": [
+        {
+            "!": ("id",),
+            "id": (str,),
+            "joules": (int, float),
+            "throttled": {"*": (int, float)},
+            "*": _is_text_or_figures,
+        }
+    ],
+}
 
 
 def _is_number(value: Any) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
 
-from ezpz.files import private_folder, read_object, state_folder
+from ezpz.files import private_folder, state_folder
 from ezpz.records import NamedTuple
 from ezpz.why.engine import says_more
+from ezpz.why.record import read_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -40,13 +42,25 @@ def find_launch(launch_id: str) -> tuple[Path, dict[str, Any]] | None:
         return None
     for name in names:
         path = folder / name / "run.json"
-        fields = read_object(path)
-        attempts = fields.get("attempts")
-        rows = [row for row in attempts if isinstance(row, dict)] if isinstance(attempts, list) else []
+        fields = _fields_of(path)
+        rows: list[dict[str, Any]] = fields.get("attempts") or []
         mine = next((row for row in rows if row.get("launch_id") == launch_id), {})
         if mine or fields.get("launch_id") == launch_id:
             return path, {**fields, **mine}
     return None
+
+
+def _fields_of(path: Path) -> dict[str, Any]:
+    try:
+        about = os.stat(path)  # noqa: PTH116  # for each of 500 runs
+    except OSError:
+        return {}
+    return _fields_as_of(path, (about.st_ino, about.st_size, about.st_mtime_ns))
+
+
+@lru_cache(maxsize=1)  # one run asks several times for its launch
+def _fields_as_of(path: Path, _: tuple[int, int, int]) -> dict[str, Any]:
+    return read_launch(path)
 
 
 def launch_cause(launch_id: str) -> tuple[dict[str, Any], str]:
@@ -55,17 +69,16 @@ def launch_cause(launch_id: str) -> tuple[dict[str, Any], str]:
 
 
 def _cause_in(launch: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    found = launch.get("cause")
-    cause = found if isinstance(found, dict) else {}
-    text = str(cause.get("text") or "")
-    words = re.sub(r"(?m)^\[rank\d+\]: ?", "", str(cause.get("words") or "")).rstrip()
+    cause = launch.get("cause") or {}
+    text = cause.get("text") or ""
+    words = re.sub(r"(?m)^\[rank\d+\]: ?", "", cause.get("words") or "").rstrip()
     if text and "Traceback" in words:
         text = f"{text.partition('; stopping')[0]}: {words.rpartition(chr(10))[2]}"
     more = says_more(launch.get("causes"))
     if text and more:
         text = f"{text.partition('; stopping')[0]}; {more}"
     if text and launch.get("decision") and launch.get("because"):  # of `launch --attempts`
-        hosts = [str(host) for host in launch.get("hosts") or ()]
+        hosts = launch.get("hosts") or ()
         on = f" on {', '.join(hosts) if len(hosts) <= _HOSTS else f'{len(hosts)} hosts'}" if hosts else ""
         text += f"; attempt {launch.get('attempt')}{on}, {launch['decision']}: {launch['because']}"
     return cause, text
@@ -87,7 +100,7 @@ def failed_elsewhere(facts: dict[str, Any], folder: Path) -> str:
         return ""
     newest = launch.get("run_folder")
     # A program that makes several runs may have finished this one before.
-    is_older = facts.get("state") == "finished" and isinstance(newest, str) and not _is_same(newest, folder)
+    is_older = facts.get("state") == "finished" and newest and not _is_same(newest, folder)
     return "" if is_older else text
 
 
@@ -122,13 +135,13 @@ def attempt_of(launch_id: str, now: float) -> Attempt | None:
     """Return the attempt with this id; None where it is none of several, or no record of it is kept here."""
     path, mine = find_launch(launch_id) or (None, {})
     number, most = mine.get("attempt"), mine.get("most_attempts")
-    if path is None or not (isinstance(number, int) and isinstance(most, int)):
+    if path is None or number is None or most is None:
         return None
-    fields = read_object(path)
-    rows = [row for row in fields.get("attempts") or () if isinstance(row, dict)]
+    fields = read_launch(path)
+    rows = fields.get("attempts") or []
     decision = rows[-1].get("decision") if rows and rows[-1].get("attempt") == fields.get("attempt") else None
     ended = fields.get("ended")
-    is_recent = isinstance(ended, (int, float)) and now - ended < _DECIDES
+    is_recent = ended is not None and now - ended < _DECIDES
     return Attempt(
         number,
         most,

@@ -6,6 +6,8 @@ before all others are ready: such a gate closes when the last rank comes, and wh
 
 from __future__ import annotations
 
+from itertools import islice
+
 from ezpz.records import NamedTuple
 from ezpz.track.quantities import duration
 
@@ -117,7 +119,7 @@ class Startup:
     """The start of one launch.
 
     Attributes:
-        fields: Its ``run.json``.
+        fields: Its ``run.json``, as `ezpz.why.record.read_launch` returns it.
         command: What it started, as words.
         hosts: Its hosts, and
         counts: how many ranks each had.
@@ -127,26 +129,28 @@ class Startup:
     """
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        plan = _mapping(fields.get("plan"))
-        stages = _mapping(fields.get("stages"))
+        plan = fields.get("plan") or {}
+        stages = fields.get("stages") or {}
         self.fields = fields
-        self.command = [str(word) for word in fields.get("command") or ()]
-        self.hosts = [str(host) for host in plan.get("hosts") or ()]
-        self.counts = [int(count) for count in plan.get("ranks_per_host") or ()]
-        self._host_of = [host for host, count in zip(self.hosts, self.counts, strict=False) for _ in range(count)]
+        self.command: list[str] = fields.get("command") or []
+        self.hosts: list[str] = plan.get("hosts") or []
+        self.counts: list[int] = plan.get("ranks_per_host") or []
+        known = max((len((stages.get(stage.name) or {}).get("by_rank") or ()) for stage in STAGES), default=0)
+        ranks = (host for host, count in zip(self.hosts, self.counts, strict=False) for _ in range(count))
+        self._host_of = list(islice(ranks, known))  # a foreign record may tell of any number
         self.times: dict[str, list[float | None]] = {}
         self.arrivals: list[Arrival] = []
         before = 0.0
         for stage in STAGES:
-            summary = _mapping(stages.get(stage.name))
-            if not all(isinstance(summary.get(key), (int, float)) for key in ("min", "median", "max")):
+            summary = stages.get(stage.name) or {}
+            if any(summary.get(key) is None for key in ("min", "median", "max")):
                 continue
             times = [each if isinstance(each, (int, float)) else None for each in summary.get("by_rank") or ()]
             if times:
                 self.times[stage.name] = times
             last = float(summary["max"])
             rank = max(range(len(times)), key=lambda each: _or_zero(times[each])) if times else -1
-            host = self.host_of(rank) if rank >= 0 else str(summary.get("slowest_host") or "")
+            host = self.host_of(rank) if rank >= 0 else summary.get("slowest_host") or ""
             took = max(0.0, last - before)
             self.arrivals.append(
                 Arrival(stage, took, float(summary["min"]), float(summary["median"]), last, rank, host)
@@ -279,7 +283,3 @@ def median(values: Sequence[float]) -> float:
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

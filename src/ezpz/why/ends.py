@@ -120,15 +120,13 @@ def raised_in(words: str) -> tuple[str, str] | None:
 
 def consequences(facts: Facts) -> tuple[str, ...]:
     """Return what failed after the cause, a short sentence each."""
-    listed = facts.launch.get("failures")
-    texts = [str(each.get("text") or "") for each in (listed if isinstance(listed, list) else []) if each]
+    texts = [str(each.get("text") or "") for each in facts.launch.get("failures") or () if each]
     more = (f"and {len(texts) - _SHOWN} more",) if len(texts) > _SHOWN else ()
     return (*texts[:_SHOWN], *more)
 
 
 def _cause(facts: Facts) -> dict[str, Any]:
-    cause = facts.launch.get("cause")
-    return cause if isinstance(cause, dict) else {}
+    return facts.launch.get("cause") or {}
 
 
 def _evidence(cause: dict[str, Any]) -> tuple[str, ...]:

@@ -299,11 +299,7 @@ def _asks(facts: Facts) -> bool:
 def _places(facts: Facts) -> dict[int, str]:
     """Return where each rank was, as ``all_reduce (train.py:88)``: by its stack, else the kernel's word."""
     asked = facts.launch.get("hang") or facts.launch.get("now") or {}
-    places = {
-        int(each["rank"]): str(each.get("where") or "")
-        for each in asked.get("ranks") or ()
-        if isinstance(each, dict) and isinstance(each.get("rank"), int)
-    }
+    places = {each["rank"]: str(each.get("where") or "") for each in asked.get("ranks") or ()}
     reported = {rank: str(each["at"]) for rank, each in facts.ranks.items() if each.get("at")}
     return {
         **reported,

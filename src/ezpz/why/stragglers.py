@@ -81,7 +81,7 @@ def _of_group(windows: Sequence[Mapping[str, Any]], name: str) -> Iterator[Strag
     stretch: list[tuple[float, Mapping[str, Any]]] = []
     for each in (*windows, {"s": 0.0, "groups": ()}):
         row = next((group for group in each["groups"] if group["group"] == name), None)
-        is_late = row is not None and row["last"] > _LAST and row["lag"] > _LAG * row["step"]
+        is_late = row is not None and row["n"] > 0 and row["last"] > _LAST and row["lag"] > _LAG * row["step"]
         if stretch and not (is_late and row is not None and row["rank"] == stretch[0][1]["rank"]):
             yield from _judge(stretch)
             stretch = []
@@ -94,7 +94,7 @@ def _judge(stretch: Sequence[tuple[float, Mapping[str, Any]]]) -> Iterator[Strag
     if len(rows) < _WINDOWS:
         return
     probability = chance([lag for row in rows for lag in row["batches"]])
-    size = max(row["size"] for row in rows)
+    size = max(2, *(row["size"] for row in rows))
     if probability >= _CHANCE / size:
         return
     number = sum(row["n"] for row in rows)
@@ -149,10 +149,8 @@ def chance(lags: Sequence[float]) -> float:
 
 def straggler(facts: Facts) -> Iterator[Cause]:
     """A rank that is last at most collectives, while the others wait."""
-    arrivals = facts.launch.get("arrivals")
-    if not isinstance(arrivals, dict) or not isinstance(arrivals.get("windows"), list):
-        return
-    found = find(arrivals["windows"])
+    arrivals = facts.launch.get("arrivals") or {}
+    found = find(arrivals.get("windows") or ())
     if found is None:
         return
     own = (arrivals.get("ranks") or {}).get(str(found.rank)) or {}
@@ -248,8 +246,8 @@ def _clock(facts: Facts, rank: int) -> Iterator[tuple[str, str]]:
         if (
             known := [
                 float(device["clock"][0])
-                for device in (fields.get("devices") or {}).values()
-                if isinstance(device.get("clock"), list) and device.get("given")
+                for device in ((fields or {}).get("devices") or {}).values()
+                if device and device.get("clock") and device.get("given")
             ]
         )
     }
