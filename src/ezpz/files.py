@@ -35,17 +35,21 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+_GIVEN = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY | os.O_CLOEXEC) -> int:
     """Open a regular file, as an ``opener`` of `open`; nothing else that may be in its place is waited for or read.
 
+    A pipe that this process was given is read by the name of its descriptor: ``ezpz startup <(zcat log.gz)``.
+
     Raises:
         OSError: It cannot be opened, or is something else, which ``strerror`` names.
     """
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o660)
+    is_given = os.fspath(path).startswith(_GIVEN)
+    descriptor = os.open(path, flags | (0 if is_given else os.O_NONBLOCK) | os.O_NOCTTY, 0o660)
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
-    if kind == stat.S_IFREG:
+    if kind == stat.S_IFREG or (is_given and kind == stat.S_IFIFO):
         return descriptor
     os.close(descriptor)
     if kind == stat.S_IFDIR:

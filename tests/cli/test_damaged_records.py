@@ -22,6 +22,7 @@ import pytest
 from cli.runs_on_disk import write_run
 from ezpz.checkpoint.manifest import NAME, Manifest
 from ezpz.cli import main
+from ezpz.files import read_bytes
 from ezpz.track.folder import RunFile, read_facts
 from ezpz.why.record import as_launch
 from lab.seed import of_the_day, some
@@ -482,3 +483,12 @@ def test_a_foreign_record_has_no_file_of_elsewhere_printed(lab, subtests):
 def test_a_record_that_fits_is_left_as_it_is(lab):
     assert as_launch(copy.deepcopy(LAUNCH)) == LAUNCH
     assert {**read_facts(lab / "outputs/train/1/run.json"), **RUN} == read_facts(lab / "outputs/train/1/run.json")
+
+
+def test_a_pipe_that_the_user_gives_is_read():
+    """As of ``ezpz startup <(zcat log.gz)``."""
+    read, write = os.pipe()
+    os.write(write, b"a" * 100)
+    os.close(write)
+    assert read_bytes(f"/dev/fd/{read}") == b"a" * 100
+    os.close(read)

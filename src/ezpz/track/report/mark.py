@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import hmac
 import os
-import stat
 from hashlib import blake2b
 from pathlib import Path
 
-from ezpz.files import own_state_folder, write_whole
+from ezpz.files import own_state_folder, read_bytes, write_whole
 
 _BYTES = 32
 _MARK = b"<!-- ezpz:%s -->\n"
@@ -30,10 +29,7 @@ def marked(page: bytes) -> bytes:
 def is_ours(path: Path) -> bool:
     """Tell whether this user's ezpz has written a page, and nobody has changed it."""
     try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST:
-            return False
-        page = path.read_bytes()
+        page = read_bytes(path, _LARGEST)
     except OSError:
         return False
     key = _key()
@@ -50,6 +46,6 @@ def _key() -> bytes:
         path = Path(own_state_folder(os.environ), "report-key")
         if not path.exists():
             write_whole(path, os.urandom(_BYTES), private=True)
-        return path.read_bytes()[:_BYTES]
+        return read_bytes(path)[:_BYTES]
     except OSError:
         return b""
