@@ -559,7 +559,7 @@ class Watchers:
             self._rows[name], self._on[name], self._homes[name] = row, watcher, home
             self._register(watcher, home)
         off = {kind for watcher in WATCHERS if watcher.name not in self._on for kind in watcher.words}
-        for kind in off.difference(messages.FROM_RANKS.later, messages.FROM_RANKS.kinds):  # on in another world
+        for kind in off if scope != "world" else ():  # what is off in one world may be on in another
             messages.FROM_RANKS.later[kind] = lambda: messages.Unheard  # ranks say it, whatever is on
 
     def _register(self, watcher: Watcher, home: ModuleType | None) -> None:
