@@ -48,7 +48,7 @@ sys.path[:0] = {SRC!r}, {str(Path(__file__).parents[1])!r}
 from ezpz.launch.host.start_agent import run_local
 from lab.agents import settings
 ends = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
-sys.exit(run_local(ends, {LAUNCH!r}, [], [], settings(stays=True), slots=None, terminal=False))
+sys.exit(run_local(ends, {LAUNCH!r}, [], [], settings(stays=True), slots=None, terminal=True))
 """
 
 

@@ -112,6 +112,7 @@ def run_local(
     """
     process_tree.call_me("ezpz-agent")
     ignores = rank_start.ignored()
+    terminal = terminal and not settings.stays  # no later world has it
     if not terminal:
         os.setsid()
     connected = Connection(End.made(ends[0]), End.made(ends[1]), settings, slots=slots)
