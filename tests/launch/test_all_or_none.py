@@ -162,7 +162,7 @@ def test_a_host_that_cannot_reach_the_launcher_keeps_no_other_host_waiting(launc
 
 
 # After a minute otherwise.
-SOONER = "import ezpz.launch.run.supervisor as it; it._LATE = 1; from ezpz.launch.entry import main; main()"
+SOONER = "import ezpz.launch.run.world as it; it._LATE = 1; from ezpz.launch.entry import main; main()"
 
 
 def test_a_long_wait_is_told_with_whom_it_is_for(launched):
