@@ -84,7 +84,7 @@ def make_folder(folder: str) -> None:
         if folder:
             base = os.path.dirname(folder)
             os.makedirs(base, mode=0o700, exist_ok=True)
-            if os.stat(base).st_uid == os.getuid():  # else another user has made it, who could read and change all
+            if os.lstat(base).st_uid == os.getuid():  # else another user has made it, who could read and change all
                 os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError:
         pass  # as above

@@ -130,7 +130,7 @@ def _bytes_to_text(ids: list[int]) -> str:
 def _from_json(name: str, path: Path, data: bytes) -> Tokenizer:
     try:
         content = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no tokenizer: {error} (from the file); {_EXPECTED}") from error
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise UsageError(f'{path} is no tokenizer: it has no "model" with a vocabulary (from the file); {_EXPECTED}')
