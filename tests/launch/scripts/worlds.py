@@ -52,7 +52,7 @@ def main(hosts, worlds):
                     self.begin_no_more()
 
         run = Several(plan, limits_of(options), control, screen)
-        run.launch, run.address, run.more = plan.supervision.launch_id, "", {}
+        run.launch_id, run.address, run.more = plan.supervision.launch_id, "", {}
         code = run.run()
     print(json.dumps([each.outcome.code for each in run.worlds.values()]))
     return code

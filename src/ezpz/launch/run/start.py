@@ -72,8 +72,8 @@ def supervise(
     """
     _make_room(plan)
     run = run_of(plan)(plan, limits, control, screen, wall, shares_terminal=plan.supervision.keeps_terminal)
-    run.launch, run.folder, run.began = plan.supervision.launch_id, folder, began
-    run.address = asking_address(run.launch)
+    run.launch_id, run.folder, run.began = plan.supervision.launch_id, folder, began
+    run.address = asking_address(run.launch_id)
     run.more = dict(more or {})
     run.world.watch.prepare()
     return run.run()
@@ -171,9 +171,9 @@ class Run(Supervisor):
             "world_size": placed["world_size"],
             "socket": self.address,
         }
-        index.enter(self.launch, entry)
+        index.enter(self.launch_id, entry)
         record.write(self.folder, fields)
-        record.link(self.folder, self.launch, self.began)
+        record.link(self.folder, self.launch_id, self.began)
         record.forget_old(self.folder)
         return fields
 
@@ -280,7 +280,9 @@ class _LocalRun(Run):
         for end in ours:
             end.close()
         terminal = plan.supervision.keeps_terminal
-        return run_local(its, self.launch, plan.command, ranks, self.control.settings, slots=slots, terminal=terminal)
+        return run_local(
+            its, self.launch_id, plan.command, ranks, self.control.settings, slots=slots, terminal=terminal
+        )
 
 
 class _LauncherRun(Run):

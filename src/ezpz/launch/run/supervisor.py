@@ -71,7 +71,7 @@ class Supervisor:
             on.
 
     Attributes:
-        launch: Id of the launch.
+        launch_id: Id of the launch.
         folder: Of run.json and, without --log-dir, of the cause's last words; empty without records.
         address: Where ``ezpz stacks`` asks; empty where it cannot.
         signals: What reaches the launcher from outside, a context manager.
@@ -93,7 +93,7 @@ class Supervisor:
         shares_terminal: bool = False,
     ) -> None:
         self.plan, self.limits, self.control, self.screen = plan, limits, control, screen
-        self.launch = self.folder = self.address = ""
+        self.launch_id = self.folder = self.address = ""
         self.began = time.time()
         self.loop = Loop()
         self._interrupts = Interrupts()
@@ -135,7 +135,7 @@ class Supervisor:
         finally:
             if self.outcome.cause or self.hosts.is_killed:
                 # Where an agent or mpiexec was killed, this process alone can tidy up here.
-                process_tree.kill_all(self.launch, everything=True, own=False)
+                process_tree.kill_all(self.launch_id, everything=True, own=False)
             if self._input:
                 self._input.close()
             self._end_question()
@@ -636,7 +636,7 @@ class Supervisor:
         if self._requests is None:
             from ezpz.launch.run.requests import Requests
 
-            self._requests = Requests(self.folder, self.launch)
+            self._requests = Requests(self.folder, self.launch_id)
         for word, host in self._requests.take():
             if word == "stacks":
                 self._asked()

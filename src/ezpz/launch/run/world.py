@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     class Launch(Protocol):
         """What a world asks of the launch to which it belongs (`ezpz.launch.run.supervisor`)."""
 
-        launch: str
+        launch_id: str
         folder: str
         began: float
         stays: bool
@@ -160,7 +160,7 @@ class World:
     @property
     def id(self) -> str:
         """Id that all of its processes carry."""
-        return f"{self.launch.launch}/{self.number:08x}" if self.number else self.launch.launch
+        return f"{self.launch.launch_id}/{self.number:08x}" if self.number else self.launch.launch_id
 
     # When it begins.
 
