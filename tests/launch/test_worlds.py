@@ -22,7 +22,7 @@ SLEEPS = "echo ready; exec sleep 600"
 
 
 def line(hosts, *worlds, python=sys.executable):
-    given = [[[*options, "--", "bash", "-c", script], places] for options, script, places in worlds]
+    given = [[[*options, "--", "bash", "-c", script], *where] for options, script, *where in worlds]
     return [python, str(DRIVER), json.dumps([hosts, *given])]
 
 
@@ -31,7 +31,7 @@ def here(clean_env, tmp_path):
     """`here(*worlds)` -> a run of them on this host."""
 
     def run(*worlds, **more):
-        told = line(["-n", "2"], *((options, script, [0]) for options, script in worlds))
+        told = line(["-n", "2"], *((options, script, [0], *after) for options, script, *after in worlds))
         return process.run(told, {**clean_env, "PYTHONPATH": SRC, **more}, cwd=tmp_path, timeout=60)
 
     return run
@@ -92,6 +92,17 @@ def ended(run):
     return subprocess.CompletedProcess(run.args, run.returncode, out, err)
 
 
+@pytest.mark.parametrize(
+    ("ends", "code"), [("kill -TERM $LAUNCHER", 143), ("kill -KILL $(ps -o ppid= $$)", 125)], ids=["asked", "lost"]
+)
+def test_no_world_is_begun_when_the_launch_ends(here, ends, code):
+    """Whoever begins the next one at the end of another hears of that end, too."""
+    asks = f"LAUNCHER=$(ps -o ppid= $(ps -o ppid= $$)); {ends}; exec sleep 600"
+    done = here((["-n", "1"], asks), (["-n", "1"], "echo never", 1), (["-n", "1"], "echo never", 2))
+    assert "never" not in done.stdout, done
+    assert (done.returncode, set(codes(done))) == (code, {code}), done
+
+
 BOTH = ["--hosts", "n01,n02", "--ppn", "1"]
 FIRST, SECOND = ["--hosts", "n01", "-n", "2"], ["--hosts", "n02", "-n", "2"]
 
@@ -116,6 +127,20 @@ def test_a_host_that_is_lost_ends_the_worlds_on_it_alone(there, survivors):
     assert json.loads(out.splitlines()[-1])[1:] == [0, 125, 125], (out, err)
     assert out.count("over") == 2, (out, err)
     assert err.count("ezpz: world 2: host n02 is lost") == err.count("ezpz: world 3: host n02 is lost") == 1
+    assert survivors() == {}
+
+
+def test_a_world_on_a_host_that_was_lost_is_refused(there, survivors):
+    run = there((SECOND, SLEEPS, [1]), (FIRST, WELL, [0], 1), (BOTH, WELL, [0, 1], 1), (SECOND, WELL, [1], 1))
+    assert [run.stdout.readline() for _ in range(2)]
+    for pid in [pid for pid, words in survivors().items() if words.endswith("start_agent.py 1")]:
+        os.kill(pid, signal.SIGKILL)
+    done = ended(run)
+    check_well(done, 2)
+    assert codes(done)[1:] == [125, 0, 125, 125], done
+    for number in (3, 4):
+        said = f"ezpz: world {number}: cannot start ranks on n02: world {number} cannot be started on n02: its agent has"
+        assert said in done.stderr, done
     assert survivors() == {}
 
 

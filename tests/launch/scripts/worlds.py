@@ -1,6 +1,7 @@
-"""Start several worlds on the same hosts, as JSON says: the words of the hosts, and for each world its words and hosts.
+"""Start several worlds on the same hosts, as JSON says: the words of the hosts, and for each world its words and hosts,
+and which one it comes after, by number, if not at once.
 
-    worlds.py '[["-n", "2"], [["-n", "2", "--", "true"], [0]], …]'
+    worlds.py '[["-n", "2"], [["-n", "2", "--", "true"], [0]], [["-n", "1", "--", "true"], [0], 1], …]'
 
 Prints what became of each, as JSON, and ends as `launch` would.
 """
@@ -42,12 +43,16 @@ def main(hosts, worlds):
 
         class Several(run_of(plan)):
             def hosts_came(self):
-                for words, places in worlds:
+                self.begin_after(0)
+
+            def begin_after(self, number):
+                for words, places, *_ in [each for each in worlds if (each[2:] or [0]) == [number]]:
                     mine, its = builder_of(words)
                     meeting = stack.enter_context(mine.choose_rendezvous(must_know=False))
                     self.begin(mine.build(meeting), limits_of(its), places)
 
             def world_ended(self, world):
+                self.begin_after(world.number)
                 if len(self.worlds) == 1 + len(worlds) and all(each.is_over for each in list(self.worlds.values())[1:]):
                     self.begin_no_more()
 

@@ -158,8 +158,10 @@ class Supervisor:
     def _running(self) -> list[World]:
         return [world for world in self.worlds.values() if not world.is_over]
 
-    def begin(self, plan: LaunchPlan, limits: Limits, places: Sequence[int], *, gets_input: bool = False) -> World:
-        """Begin another world, on hosts whose agents stay, and return it.
+    def begin(
+        self, plan: LaunchPlan, limits: Limits, places: Sequence[int], *, gets_input: bool = False
+    ) -> World | None:
+        """Begin another world, on hosts whose agents stay, and return it; None where the launch is about to end.
 
         Args:
             plan: What is started, on as many hosts.
@@ -168,10 +170,16 @@ class Supervisor:
             gets_input: Whether its rank 0 reads the launcher's stdin, as one world may.
 
         Raises:
-            ValueError: These are more or fewer than the plan has.
+            ValueError: These are more or fewer than the plan has, or some are none of the launch.
         """
         if len(places) != len(plan.placement.hosts):
             raise ValueError(f"{len(plan.placement.hosts)} hosts in the plan of a world; {len(places)} to begin it on")
+        strange = sorted(set(places).difference(range(len(self.plan.placement.hosts))))
+        if strange:
+            hosts = len(self.plan.placement.hosts)
+            raise ValueError(f"a world on hosts {strange}; expected indices of the {hosts} hosts of the launch")
+        if self._is_complete or self.world.stopping:
+            return None
         given = plan.supervision.agent_settings
         settings = messages.Settings(**{**given, "input": given["input"] and gets_input})
         number = max(self.worlds) + 1
@@ -287,6 +295,7 @@ class Supervisor:
             self.judge_launcher()
             self.world.settle()
         codes = [shell_code(child.code or 0) for child in self.children.all if not child.by_us]
+        self._is_complete = True  # whoever hears of their end begins none any more
         for world in self.worlds.values():
             world.close()
         if not outcome.code:

@@ -176,8 +176,22 @@ class World:
             reason = f"the run has not ended within {limits.run:g} s ({whole})"
             self._loop.after("run", limits.run, lambda: self._overdue(reason))
         self.watch.start(self._loop)
-        for index in sorted(self.hosts.running.intersection(self.places)) if self.number else ():
+        if not self.number:
+            return
+        for index in sorted(self.hosts.running.intersection(self.places)):
             self.host_came(index, self.hosts.name(index))
+        gone = sorted(self.hosts.control.done.intersection(self.places))
+        if gone:  # in a turn of its own: whoever begins it does not have it yet
+            self._loop.after("gone", 0.0, lambda: self._miss(gone))
+
+    def _miss(self, hosts: Sequence[int]) -> None:
+        """Fail, because the agents of some of its hosts are there no more."""
+        for index in hosts:
+            name = self.hosts.name(index)
+            here = f"world {self.number} cannot be started on {name}"
+            why = f"{here}: its agent has ended, or is lost; expected a host that is there"
+            self.fail(host_refused(name, why))
+            self._over_on(index)
 
     def host_came(self, index: int, name: str) -> None:
         """Take note of a host whose agent has come."""
