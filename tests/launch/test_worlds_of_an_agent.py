@@ -215,6 +215,20 @@ def test_a_world_that_fails_touches_no_other(host, tmp_path):
     assert host.shown(0) == ""
 
 
+def test_a_world_ends_while_another_writes_more_than_is_read(one, monkeypatch):
+    """Behind its own output, and no other's."""
+    monkeypatch.setattr("ezpz.launch.run.control._READS", 1)
+    monkeypatch.setattr("ezpz.launch.run.control._READ", 1 << 16)
+    one.run(1, "yes")
+    one.writes("y\n", 1)
+    one.run(2, "bash", "-c", "sleep 0.5; echo over")
+    assert one.heard(Done, 2).stuck == []
+    assert "over\n" in one.shown(2)
+    one.order(Kill(), 1)
+    monkeypatch.undo()
+    assert one.ended() == 0
+
+
 def test_a_kill_of_one_world_leaves_the_others_and_that_of_the_host_leaves_none(host):
     numbers = {world: str(700000 + os.getpid() % 10000 * 10 + world) for world in (1, 2, 3)}
     for world, number in numbers.items():

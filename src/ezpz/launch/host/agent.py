@@ -90,7 +90,8 @@ class Agent:
         self._holders: set[str] = set()  # those for which all worlds wait
         self._start = start
         self._numbers: set[int] = set()  # of all worlds that were to be started
-        self._leaving: list[LocalWorld] = []  # worlds that have ended, and whose output is not sent yet
+        # Worlds that have ended, and pieces of output that go before their end; others may write all the time.
+        self._leaving: list[tuple[LocalWorld, int]] = []
         self._large: set[int] = set()
         self._is_signalled_alone = False
         self._tells_code = True
@@ -503,10 +504,9 @@ class Agent:
             world.settle()
             if world.is_over:
                 self._world_over(world)
-        if self._leaving and self.connection.sent:
-            for world in self._leaving:
-                world.report(messages.Done(stuck=world.stuck or [], step=world.step))
-            self._leaving.clear()
+        while self._leaving and self.connection.has_sent(self._leaving[0][1]):
+            world, _ = self._leaving.pop(0)
+            world.report(messages.Done(stuck=world.stuck or [], step=world.step))
         if self.stays and self._is_closed and not (self.worlds or self._leaving or self.stayers):
             self._finish()
 
@@ -520,7 +520,7 @@ class Agent:
                 if self.ranks.get(rank.pid) is rank:
                     del self.ranks[rank.pid]
             world.close()
-            self._leaving.append(world)
+            self._leaving.append((world, self.connection.shown))
 
     def _finish(self) -> None:
         """Report that all is over here, once the launcher has all output, however long the screen takes; shims whose

@@ -145,9 +145,13 @@ class Connection:
         return self._backlog.size > 0
 
     @property
-    def sent(self) -> bool:
-        """Whether all output is on its way to the launcher, or gets there no more."""
-        return self.is_given_up or not (self.waiting or self.is_cut)
+    def shown(self) -> int:
+        """How many pieces of output there have been."""
+        return self._shown
+
+    def has_sent(self, pieces: int) -> bool:
+        """Tell whether the first so many pieces are on their way to the launcher, or get there no more."""
+        return self.is_given_up or self._taken >= pieces or not (self.waiting or self.is_cut)
 
     def report(self, message: Message, world: int = 0) -> None:
         """Send a report of a world to the launcher; that it has gone shows when orders are read."""
@@ -276,7 +280,8 @@ class NoConnection:
 
     clock = 0.0
     full = waiting = False
-    delivered = sent = True
+    delivered = True
+    shown = 0
     slots = None
     settings = messages.Settings(
         log_dir="",
@@ -319,6 +324,11 @@ class NoConnection:
                 data = data[os.write(stream, data) :]
         except OSError:
             pass  # no reader is left
+
+    def has_sent(self, pieces: int) -> bool:
+        """Tell that all is written."""
+        del pieces
+        return True
 
     def lend(self, rank: int, stream: int, slot: int, size: int, world: int = 0) -> None:
         """Do nothing: there are no slots."""
