@@ -215,6 +215,18 @@ def test_a_world_that_fails_touches_no_other(host, tmp_path):
     assert host.shown(0) == ""
 
 
+def test_many_worlds_are_ordered_faster_than_they_start(host):
+    """Each has a whole environment, and an agent reads nothing while it starts one."""
+    for world in range(1, 41):
+        host.start(world, "true", more={f"LARGE_{number}": "x" * 99_999 for number in range(3)})
+    for world in range(1, 41):
+        host.heard(Up, world)
+        host.order(Begin(), world)
+    for world in range(1, 41):
+        host.heard(Done, world)
+    assert host.ended() == 0
+
+
 def test_a_world_ends_while_another_writes_more_than_is_read(one, monkeypatch):
     """Behind its own output, and no other's."""
     monkeypatch.setattr("ezpz.launch.run.control._READS", 1)

@@ -17,6 +17,7 @@ from collections import namedtuple
 from itertools import islice
 
 from ezpz.launch import frames
+from ezpz.launch.backlog import Backlog
 from ezpz.launch.frames import GREETING_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
 from ezpz.launch.host import local_socket
 from ezpz.launch.host.connection import keep_alive
@@ -53,6 +54,7 @@ _MORE_STRANGERS = 64  # at a time, besides one for each host
 _CUT = 20.0  # seconds for an agent to make a connection for output once more that was cut
 _TOLD_AFTER = 1 << 20  # bytes of output until its agent gets to know that they have come
 _READ = 1 << 18
+_ORDERED_AT_ONCE = 1 << 18  # bytes
 _READS = 16  # of all hosts' output in a turn, about: signals and reports wait meanwhile
 
 
@@ -146,6 +148,7 @@ class _Peer:
         self.has_host = False
         longest = HELLOS.longest if self.kind == frames.REPORTS else LONGEST_PIECE
         self.reader, self.writer = FrameReader(keys.from_agent, longest), FrameWriter(keys.from_launcher)
+        self.orders = Backlog()  # what its host has not read yet
 
 
 class Control:
@@ -230,6 +233,8 @@ class Control:
             elif isinstance(key.data, _Stranger):
                 self._listen_to(key.data)
             else:
+                if key.data.orders.size:
+                    self._push(key.data, waited=True)
                 yield from self._read(key.data)
 
     def due(self) -> float | None:
@@ -264,13 +269,26 @@ class Control:
         to = [peer for peer in self._agents.values() if peer.has_host and (hosts is None or peer.index in hosts)]
         return {peer.index for peer in to if self._send(peer, content)}
 
-    @staticmethod
-    def _send(peer: _Peer, order: bytes) -> bool:
+    def _send(self, peer: _Peer, order: bytes) -> bool:
+        """Send an order behind those that an agent has not read yet; whether it lives, `AreYouAlive` finds out."""
+        waited = peer.orders.size > 0
+        peer.orders.put(peer.writer.frame(order))
+        return waited or self._push(peer)
+
+    def _push(self, peer: _Peer, *, waited: bool = False) -> bool:
+        """Send what an agent takes of its orders, and the rest when it takes more; tell whether it is there."""
         try:
-            local_socket.send_all(peer.connection, peer.writer.frame(order))
-        except OSError:  # it has gone, or has read nothing for so long that half an order was sent
-            _hang_up(peer)
-            return False
+            while peer.orders.size and peer.orders.write(peer.connection.sendmsg, _ORDERED_AT_ONCE):
+                pass
+        except OSError as error:
+            if not local_socket.will_pass(error):  # it has gone
+                peer.orders.clear()
+                _hang_up(peer)
+                return False
+        waits = peer.orders.size > 0
+        if waits != waited:
+            more = selectors.EVENT_WRITE if waits else 0
+            self._selector.modify(peer.connection, selectors.EVENT_READ | more, peer)
         return True
 
     def _tell(self, stream: _Stream, order: Message) -> None:
