@@ -92,6 +92,25 @@ def ended(run):
     return subprocess.CompletedProcess(run.args, run.returncode, out, err)
 
 
+SAVES = f"exec {sys.executable} {DRIVER.parent / 'saves_when_asked.py'}"
+READY = "until [ -e up-0 ]; do sleep 0.1; done; kill -TERM $(ps -o ppid= $(ps -o ppid= $$))"
+ONE = ["-n", "1"]
+
+
+def test_a_sigterm_waits_for_a_save_of_one_and_no_failure_of_another(here):
+    done = here((ONE, SAVES), (ONE, f"trap '' TERM; {READY}; sleep 0.5; exit 3"), SAVE_SECONDS="2")
+    assert "rank 0 saved" in done.stdout, done
+    assert codes(done) == [143, 143, 143], done
+
+
+def test_a_sigterm_waits_no_longer_for_a_world_that_has_ended(here):
+    began = time.monotonic()
+    asked = f"{SAVES} & {READY}; sleep 0.5; kill -KILL $!; exit 0"
+    done = here((ONE, asked), (ONE, SLEEPS), SAVE_SECONDS="30")
+    assert codes(done) == [143, 143, 143], done
+    assert time.monotonic() - began < 10, done
+
+
 @pytest.mark.parametrize(
     ("ends", "code"), [("kill -TERM $LAUNCHER", 143), ("kill -KILL $(ps -o ppid= $$)", 125)], ids=["asked", "lost"]
 )

@@ -114,6 +114,7 @@ class Supervisor:
         self._askers = Askers()
         self._requests: Requests | None = None  # made when the launch runs long enough to be asked
         self._kept: KeptTerm | None = None  # made when one is
+        self._keeper: World | None = None  # whose ranks it waits for
         self._kills_at = -math.inf  # when the scheduler kills what still runs, after its SIGTERM
         self._question: subprocess.Popen[bytes] | None = None
         self.stays = control.settings.stays
@@ -419,18 +420,20 @@ class Supervisor:
             from ezpz.launch.run.kept_term import KeptTerm
 
             self._kept = KeptTerm(self.loop, self.say, self._pass_kept_on)
+        self._keeper = world
         seconds = self._kept.begin(watcher, wait, SIGNAL_GRACE if around.marks else None)
         self.note_ends_within(seconds + SIGNAL_GRACE)
         if around.configuration:
             self.ask_kill_wait()
         world.watch.term_waits(watcher)
 
-    def _pass_kept_on(self) -> None:
+    def _pass_kept_on(self, *, but: World | None = None) -> None:
         """Let the ranks have the SIGTERM that was kept back, and end as it wants."""
-        self._send(signal.SIGTERM)
         for world in self._running:
-            if world.stopping:
-                world.kill_at(max(time.monotonic() + SIGNAL_GRACE, self._kills_at))
+            if world is not but:
+                world.send(signal.SIGTERM)
+                if world.stopping:
+                    world.kill_at(max(time.monotonic() + SIGNAL_GRACE, self._kills_at))
 
     def _term_held(self, world: World) -> None:
         """Take note that agents keep a SIGTERM back that others have sent to ranks."""
@@ -445,7 +448,8 @@ class Supervisor:
         """Keep a SIGTERM back no longer when a rank fails: others may wait for it in what they do first."""
         if not self._kept:
             return
-        self._kept.fail(failure.text)
+        if world is self._keeper:
+            self._kept.fail(failure.text)
         if world.stopping:  # else it becomes the cause
             world.outcome.failures.append(failure)
             if failure.words and not failure.shown:
@@ -460,15 +464,16 @@ class Supervisor:
         if self._kept:
             self._kept.end()
 
-    def kept_no_more(self, watcher: str) -> None:
+    def kept_no_more(self, world: World, watcher: str) -> None:
         """Pass it on if it waits for a watcher that has failed itself."""
-        if self._kept:
+        if self._kept and world is self._keeper:
             self._kept.drop_of(watcher)
 
-    def keep_no_term(self) -> None:
-        """Keep none back any more: ranks are ended."""
-        if self._kept:
+    def keep_no_term(self, world: World) -> None:
+        """Keep none back any more for a world whose ranks are ended, or have ended: all others get it."""
+        if self._kept and world is self._keeper:
             self._kept.drop()
+            self._pass_kept_on(but=world)
 
     def note_ends_within(self, seconds: float) -> None:
         """Take note of how long the end takes at most that a signal from outside asks for."""
@@ -524,7 +529,8 @@ class Supervisor:
 
     def kill(self) -> None:
         """Kill all ranks now."""
-        self.keep_no_term()
+        if self._kept:
+            self._kept.drop()
         for world in self._running:
             world.cancel_kill()
         self.hosts.kill()

@@ -67,8 +67,8 @@ if TYPE_CHECKING:
         def answer(self, answer: dict[str, Any]) -> None: ...
         def failed_before_term(self, world: World, failure: Failure) -> None: ...
         def keeps_term(self) -> bool: ...
-        def keep_no_term(self) -> None: ...
-        def kept_no_more(self, watcher: str) -> None: ...
+        def keep_no_term(self, world: World) -> None: ...
+        def kept_no_more(self, world: World, watcher: str) -> None: ...
         def pass_term_on(self) -> None: ...
         def ask_kill_wait(self) -> None: ...
 
@@ -137,8 +137,7 @@ class World:
         self.outcome = Outcome()
         self._loop = launch.loop.part() if number else launch.loop
         scope = "world" if number else ""  # what looks at hosts has begun with them
-        rows, kept_no_more = settings.watchers, launch.kept_no_more
-        self.watch = Watchers(rows, "launcher", self._handle, self.note, kept_no_more, scope=scope)
+        self.watch = Watchers(settings.watchers, "launcher", self._handle, self.note, self._drop, scope=scope)
         self.begun = plan.flavour is None and not (number or launch.stays)
         self.stopping = self.is_over = False
         self.run_folder = ""
@@ -465,7 +464,7 @@ class World:
     def stop(self, grace: float) -> None:
         """Ask all ranks to end, and kill them after so many seconds; where none has begun, at once."""
         self.stopping = True
-        self.launch.keep_no_term()
+        self.launch.keep_no_term(self)
         self.kill_at(time.monotonic() + grace)
         if self._has_no_ranks:
             self.launch.stop_begun(grace)
@@ -530,6 +529,7 @@ class World:
         self.end()
         for text in self.last_words():
             self.launch.screen.say(text)
+        self.launch.keep_no_term(self)
         self.launch.world_ended(self)
 
     def end(self) -> None:
@@ -575,6 +575,10 @@ class World:
         return True
 
     # What it says, orders, and lets watchers do.
+
+    def _drop(self, watcher: str) -> None:
+        """Wait for a watcher no more, because it has failed."""
+        self.launch.kept_no_more(self, watcher)
 
     def say(self, text: str) -> None:
         """Write a line on stderr, which names the world where it is one of several."""
