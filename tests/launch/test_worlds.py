@@ -92,15 +92,24 @@ def ended(run):
     return subprocess.CompletedProcess(run.args, run.returncode, out, err)
 
 
-SAVES = f"exec {sys.executable} {DRIVER.parent / 'saves_when_asked.py'}"
+SAVES = f"{sys.executable} {DRIVER.parent / 'saves_when_asked.py'}"
 READY = "until [ -e up-0 ]; do sleep 0.1; done; kill -TERM $(ps -o ppid= $(ps -o ppid= $$))"
 ONE = ["-n", "1"]
 
 
 def test_a_sigterm_waits_for_a_save_of_one_and_no_failure_of_another(here):
-    done = here((ONE, SAVES), (ONE, f"trap '' TERM; {READY}; sleep 0.5; exit 3"), SAVE_SECONDS="2")
+    done = here((ONE, f"exec {SAVES}"), (ONE, f"trap '' TERM; {READY}; sleep 0.5; exit 3"), SAVE_SECONDS="2")
     assert "rank 0 saved" in done.stdout, done
     assert codes(done) == [143, 143, 143], done
+
+
+def test_a_sigterm_waits_for_the_saves_of_all(here, tmp_path):
+    for name in ("quick", "slow"):
+        (tmp_path / name).mkdir()
+    quick, slow = f"cd quick; SAVE_SECONDS=0.2 exec {SAVES}", f"cd slow; SAVE_SECONDS=2 exec {SAVES}"
+    done = here((ONE, quick), (ONE, slow), (ONE, f"cd slow; trap '' TERM; {READY}; sleep 3"))
+    assert done.stdout.count("rank 0 saved") == 2, done
+    assert codes(done) == [143] * 4, done
 
 
 def test_a_sigterm_waits_no_longer_for_a_world_that_has_ended(here):
@@ -158,7 +167,9 @@ def test_a_world_on_a_host_that_was_lost_is_refused(there, survivors):
     check_well(done, 2)
     assert codes(done)[1:] == [125, 0, 125, 125], done
     for number in (3, 4):
-        said = f"ezpz: world {number}: cannot start ranks on n02: world {number} cannot be started on n02: its agent has"
+        said = (
+            f"ezpz: world {number}: cannot start ranks on n02: world {number} cannot be started on n02: its agent has"
+        )
         assert said in done.stderr, done
     assert survivors() == {}
 

@@ -46,15 +46,15 @@ class KeptTerm:
 
     def __init__(self, loop: Loop, say: Callable[[str], None], pass_on: Callable[[], None]) -> None:
         self._loop, self._say, self._pass_on = loop, say, pass_on
-        self._began, self._watcher = -math.inf, ""
+        self._began = -math.inf
         self.wait: Wait | None = None
 
     def __bool__(self) -> bool:
         return self.wait is not None
 
-    def begin(self, watcher: str, wait: Wait, kill_after: float | None) -> float:
-        """Keep one back that has come now, for a watcher; return for how many seconds at most."""
-        self._watcher, self.wait, self._began = watcher, wait, time.monotonic()
+    def begin(self, wait: Wait, kill_after: float | None) -> float:
+        """Keep one back that has come now; return for how many seconds at most."""
+        self.wait, self._began = wait, time.monotonic()
         return self.limit(kill_after)
 
     def limit(self, kill_after: float | None) -> float:
@@ -71,11 +71,6 @@ class KeptTerm:
         """Take a second signal, if one is kept back: it means now, unless it comes so soon that it is the same."""
         if self and (now or time.monotonic() >= self._began + _ONE_SIGNAL):
             self.end("a second signal came; ")
-
-    def drop_of(self, watcher: str) -> None:
-        """Pass it on if it waits for a watcher that has failed itself."""
-        if watcher == self._watcher:
-            self.end()
 
     def fail(self, why: str) -> None:
         """Pass it on because a rank has failed: others may wait for that rank."""

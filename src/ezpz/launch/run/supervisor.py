@@ -114,7 +114,7 @@ class Supervisor:
         self._askers = Askers()
         self._requests: Requests | None = None  # made when the launch runs long enough to be asked
         self._kept: KeptTerm | None = None  # made when one is
-        self._keeper: World | None = None  # whose ranks it waits for
+        self._keepers: dict[World, str] = {}  # whose ranks it waits for, and the watcher of each that wants that
         self._kills_at = -math.inf  # when the scheduler kills what still runs, after its SIGTERM
         self._question: subprocess.Popen[bytes] | None = None
         self.stays = control.settings.stays
@@ -361,8 +361,8 @@ class Supervisor:
             else:
                 self.kill()  # the second Ctrl-C means now
             return False
-        first = self._before_term() if number == signal.SIGTERM else None
-        wait = first[2] if first else self._kept.wait if self._kept else None
+        first = self._before_term() if number == signal.SIGTERM else {}
+        wait = _longest(first) if first else self._kept.wait if self._kept else None
         self._note_ending(number, wait if number != signal.SIGINT else None)
         for world in self._running:
             if not (world.begun or world.stopping):
@@ -373,7 +373,7 @@ class Supervisor:
         if self._kept:
             self._kept.again(now=number == signal.SIGINT)
         if first:
-            self._keep_term(*first)
+            self._keep_term(first)
         return False
 
     @property
@@ -406,26 +406,31 @@ class Supervisor:
 
     # A SIGTERM that is kept back until ranks have done something.
 
-    def _before_term(self) -> tuple[World, str, Wait] | None:
-        """Return which watcher of which world has a SIGTERM that comes now wait, and for what."""
+    def _before_term(self) -> dict[World, tuple[str, Wait]]:
+        """Return which watchers have a SIGTERM that comes now wait, and for what, of each world that has such."""
         if self.stopping or self._kept:
-            return None
+            return {}
         asked = ((world, world.watch.before_term()) for world in self._running if world.begun)
-        return next(((world, *first) for world, first in asked if first), None)
+        return {world: first for world, first in asked if first}
 
-    def _keep_term(self, world: World, watcher: str, wait: Wait) -> None:
-        """Keep a SIGTERM that came from outside back until ranks have done what a watcher wants."""
+    def _keep_term(self, keepers: dict[World, tuple[str, Wait]]) -> None:
+        """Keep a SIGTERM that came from outside back until ranks have done what watchers want."""
         around = self.plan.around
         if self._kept is None:
             from ezpz.launch.run.kept_term import KeptTerm
 
             self._kept = KeptTerm(self.loop, self.say, self._pass_kept_on)
-        self._keeper = world
-        seconds = self._kept.begin(watcher, wait, SIGNAL_GRACE if around.marks else None)
+        self._keepers = {world: watcher for world, (watcher, _) in keepers.items()}
+        seconds = self._kept.begin(_longest(keepers), SIGNAL_GRACE if around.marks else None)
         self.note_ends_within(seconds + SIGNAL_GRACE)
         if around.configuration:
             self.ask_kill_wait()
-        world.watch.term_waits(watcher)
+        for world, (watcher, _) in keepers.items():
+            world.watch.term_waits(watcher)
+
+    def _waits_no_more(self, world: World) -> bool:
+        """Let a SIGTERM that is kept back wait for a world no more; tell whether that was the last one."""
+        return bool(self._kept and self._keepers.pop(world, None) and not self._keepers)
 
     def _pass_kept_on(self, *, but: World | None = None) -> None:
         """Let the ranks have the SIGTERM that was kept back, and end as it wants."""
@@ -440,7 +445,7 @@ class Supervisor:
         if self._kept:
             self._kept.again()
         elif first := self._before_term():
-            self._keep_term(*first)
+            self._keep_term(first)
         else:
             world.send(signal.SIGTERM)
 
@@ -448,7 +453,7 @@ class Supervisor:
         """Keep a SIGTERM back no longer when a rank fails: others may wait for it in what they do first."""
         if not self._kept:
             return
-        if world is self._keeper:
+        if self._waits_no_more(world):
             self._kept.fail(failure.text)
         if world.stopping:  # else it becomes the cause
             world.outcome.failures.append(failure)
@@ -459,19 +464,19 @@ class Supervisor:
         """Tell whether one is kept back."""
         return bool(self._kept)
 
-    def pass_term_on(self) -> None:
-        """Let ranks have it: what it waits for is done."""
-        if self._kept:
+    def pass_term_on(self, world: World) -> None:
+        """Let ranks have it, as far as a world is concerned: what it waits for there is done."""
+        if self._kept and self._waits_no_more(world):
             self._kept.end()
 
     def kept_no_more(self, world: World, watcher: str) -> None:
         """Pass it on if it waits for a watcher that has failed itself."""
-        if self._kept and world is self._keeper:
-            self._kept.drop_of(watcher)
+        if self._keepers.get(world) == watcher:
+            self.pass_term_on(world)
 
     def keep_no_term(self, world: World) -> None:
         """Keep none back any more for a world whose ranks are ended, or have ended: all others get it."""
-        if self._kept and world is self._keeper:
+        if self._kept and self._waits_no_more(world):
             self._kept.drop()
             self._pass_kept_on(but=world)
 
@@ -661,3 +666,8 @@ class Supervisor:
             if word == "kill":
                 self.kill()
         self.loop.after("requests", _LOOK_FOR_REQUESTS, self._look_for_requests)
+
+
+def _longest(keepers: dict[World, tuple[str, Wait]]) -> Wait:
+    """Return the longest wait of some."""
+    return max((wait for _, wait in keepers.values()), key=lambda wait: wait.most)
