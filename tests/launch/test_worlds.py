@@ -59,6 +59,7 @@ def test_one_fails_and_the_other_ends_well(here):
 ENDS = {
     "no program": (["-n", "2"], "no-such-program-of-ezpz", 127, "exited with code 127"),
     "killed": (["-n", "2"], "kill -SEGV $$", 139, "was killed by SIGSEGV"),
+    "all fail": (["-n", "3"], "sleep 0.5; exit 9", 9, "failed in the same way"),
     "a limit": (["-n", "2", "--timeout", "1"], "sleep 600", 124, "has not ended within 1 s"),
     "one leaves": (["-n", "2", "--exit-timeout", "1"], "[ $RANK = 0 ] || sleep 600", 124, "others still run 1 s"),
 }

@@ -306,19 +306,21 @@ def _others(failures: Iterable[Failure], cause: Failure) -> str:
     return f"failed as well, later: {shown}" + (f"; and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else "")
 
 
-def last_words(outcome: Outcome, since: int) -> list[str]:
+def last_words(outcome: Outcome, since: int, world: int = 0) -> list[str]:
     """Return what belongs at the end of the screen: the other failures, and the last that the cause wrote on stderr.
 
     Args:
         outcome: How the run ended.
         since: Bytes of output that were shown after the cause.
+        world: Which of several worlds it was.
     """
     cause = outcome.cause
     if cause is None:
         return []
     also = _others(outcome.failures, cause)
     words = cause.words.rstrip("\n") if not cause.shown or since > _FAR else ""
-    return [*(f"ezpz: {visible(text)}" for text in (also, _what_to_type(cause)) if text), *([words] if words else [])]
+    ours = f"ezpz: world {world}:" if world else "ezpz:"
+    return [*(f"{ours} {visible(text)}" for text in (also, _what_to_type(cause)) if text), *([words] if words else [])]
 
 
 def _what_to_type(cause: Failure) -> str:

@@ -541,7 +541,7 @@ class World:
 
     def last_words(self) -> list[str]:
         """Return what belongs at the end of the screen."""
-        return last_words(self.outcome, self.shown)
+        return last_words(self.outcome, self.shown, self.number)
 
     # Time limits.
 
