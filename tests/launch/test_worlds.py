@@ -145,12 +145,14 @@ def test_on_several_hosts_one_fails_and_the_others_end_well(there, survivors):
     assert survivors() == {}
 
 
-def test_a_host_that_is_lost_ends_the_worlds_on_it_alone(there, survivors):
+@pytest.mark.parametrize("killed", ["start_agent.py 1", "client of a folder"])
+def test_a_host_that_is_lost_ends_the_worlds_on_it_alone(there, survivors, killed):
+    """Whether its agent was killed, or the ssh in front of it alone."""
     run = there((FIRST, WELL.replace("sleep 2", "sleep 5"), [0]), (BOTH, SLEEPS, [0, 1]), (SECOND, SLEEPS, [1]))
     said = sorted(run.stdout.readline() for _ in range(6))
     ready = [f"[{at}]: ready\n" for at in ("2/0", "2/1", "3/0", "3/1")]
     assert said == ["[1/0]: well 0 of 2\n", "[1/1]: well 1 of 2\n", *ready]
-    for pid in [pid for pid, words in survivors().items() if words.endswith("start_agent.py 1")]:
+    for pid in [pid for pid, words in survivors().items() if words.endswith("start_agent.py 1") and killed in words]:
         os.kill(pid, signal.SIGKILL)
     out, err = run.communicate(timeout=60)
     assert json.loads(out.splitlines()[-1])[1:] == [0, 125, 125], (out, err)

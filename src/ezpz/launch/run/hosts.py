@@ -119,9 +119,13 @@ class Hosts:
         self._loop.after("alive", _ASK_EVERY, self._ask_who_lives)
         if silent and any(now - self._answered[index] < 2 * _ASK_EVERY for index in asked):
             for index in silent:
-                self.control.drop(index)
-                self._lost(index)
+                self.lose(index)
         self.control.order(messages.AreYouAlive(), asked - set(silent))
+
+    def lose(self, index: int) -> None:
+        """Give one up, although its connections have not ended."""
+        self.control.drop(index)
+        self._lost(index)
 
     # Their end.
 

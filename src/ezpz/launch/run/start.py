@@ -383,7 +383,11 @@ class _AgentsRun(Run):
         """An ssh has ended before its agent, which had come, reported that all is over there."""
         came = set(self.control.heard) - self.control.done
         gone = [child for child in self.children.all if not child.alive and child.host in came]
-        if gone and not self.stopping:
+        if self.stays:  # worlds on other hosts go on
+            for child in gone:
+                self.note(f"{self.plan.placement.hosts[child.host]}: {self._ending(child)}")
+                self.hosts.lose(child.host)
+        elif gone and not self.stopping:
             child, host = gone[0], self.plan.placement.hosts[gone[0].host]
             why = LOST if (child.code or 0) >= 0 else ""  # a signal killed ssh here, and says nothing of the host
             if why:

@@ -530,6 +530,7 @@ class Supervisor:
         """Ask all worlds to end that were begun on the hosts, because these end."""
         for world in self._running:
             if world.number and not world.stopping:
+                world.outcome.code, world.outcome.stopped = self.outcome.code, True
                 world.stop(grace)
 
     def kill(self) -> None:
