@@ -28,6 +28,11 @@ class Backlog:
         self.size = 0
         self._pieces: deque[memoryview] = deque()
 
+    @property
+    def pieces(self) -> int:
+        """How many they are."""
+        return len(self._pieces)
+
     def put(self, data: bytes | memoryview) -> None:
         """Let data wait behind all that was put before."""
         if data:

@@ -55,6 +55,8 @@ _CUT = 20.0  # seconds for an agent to make a connection for output once more th
 _TOLD_AFTER = 1 << 20  # bytes of output until its agent gets to know that they have come
 _READ = 1 << 18
 _ORDERED_AT_ONCE = 1 << 18  # bytes
+_MOST_ORDERED = 32 << 20  # bytes of orders that an agent has not read; a hundred worlds may begin at once
+_ORDER = 256  # bytes, about, that an order takes besides its own
 _READS = 16  # of all hosts' output in a turn, about: signals and reports wait meanwhile
 
 
@@ -270,9 +272,13 @@ class Control:
         return {peer.index for peer in to if self._send(peer, content)}
 
     def _send(self, peer: _Peer, order: bytes) -> bool:
-        """Send an order behind those that an agent has not read yet; whether it lives, `AreYouAlive` finds out."""
-        waited = peer.orders.size > 0
-        peer.orders.put(peer.writer.frame(order))
+        """Send an order behind those that an agent has not read yet; one that reads none is lost at some point."""
+        waiting = peer.orders
+        waited = waiting.size > 0
+        waiting.put(peer.writer.frame(order))
+        if waiting.size + waiting.pieces * _ORDER > _MOST_ORDERED:
+            _hang_up(peer)
+            return False
         return waited or self._push(peer)
 
     def _push(self, peer: _Peer, *, waited: bool = False) -> bool:
