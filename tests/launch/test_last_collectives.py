@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from ezpz.fields import from_fields, to_fields
 from ezpz.launch.host import rank_start
-from ezpz.launch.shim_messages import from_fields, to_fields
 from ezpz.watch.hangs.last_collectives import MalformedDump, Question, collected, read_dump, read_last
 from ezpz.watch.hangs.launcher import Collectives
 

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ezpz.launch import messages, shim_messages
-from ezpz.launch.messages import FROM_RANKS, ORDERS, REPORTS, TO_SHIMS, LineReader, MalformedMessage, Piece
+from ezpz import fields
+from ezpz.fields import Malformed
+from ezpz.launch import messages
+from ezpz.launch.messages import FROM_RANKS, ORDERS, REPORTS, TO_SHIMS, LineReader, Piece
 from ezpz.watch.hangs import messages as hangs
 from lab.watching import watch_all
 
@@ -30,46 +32,46 @@ ANY_JSON = st.recursive(
 
 def values(field, *, words=False):  # noqa: PLR0911  # one line for each kind of field
     """A strategy for what a field may hold."""
-    if isinstance(field, shim_messages.Number):
+    if isinstance(field, fields.Number):
         return st.integers(field.low, field.high)
-    if isinstance(field, shim_messages.Seconds):
+    if isinstance(field, fields.Seconds):
         seconds = st.floats(-(2.0**50), 2.0**50)
         return seconds | st.none() if field.optional else seconds
-    if isinstance(field, shim_messages.Text):
+    if isinstance(field, fields.Text):
         letters = st.characters(exclude_categories=("Cs", "Zl", "Zp", "Cc") if words else ("Cs",))
         text = st.text(letters, max_size=min(field.longest, 30))
         return text.map(lambda text: text.replace(" ", "_")) if words else text
-    if isinstance(field, shim_messages.Flag):
+    if isinstance(field, fields.Flag):
         return st.booleans()
-    if isinstance(field, shim_messages.Part):
+    if isinstance(field, fields.Part):
         return made(field.of)
-    if isinstance(field, shim_messages.Row):
+    if isinstance(field, fields.Row):
         return st.tuples(*map(values, field.fields))
-    assert isinstance(field, shim_messages.List)
+    assert isinstance(field, fields.List)
     return st.lists(values(field.of), max_size=4)
 
 
 @functools.cache
 def made(kind, *, words=False):
-    fields = {name: values(field, words=words) for name, field in kind.fields.items()}
+    fields = {name: values(field, words=words) for name, field in kind.CHECKS.items()}
     return st.fixed_dictionaries(fields).map(lambda given: kind(**given))
 
 
 def simple(field):
     """One value that a field may hold."""
     return {
-        shim_messages.Number: lambda: field.low,
-        shim_messages.Seconds: lambda: 1.5,
-        shim_messages.Text: lambda: "x",
-        shim_messages.Flag: lambda: True,
-        shim_messages.Part: lambda: one(field.of),
-        shim_messages.Row: lambda: tuple(map(simple, field.fields)),
-        shim_messages.List: lambda: [simple(field.of)],
+        fields.Number: lambda: field.low,
+        fields.Seconds: lambda: 1.5,
+        fields.Text: lambda: "x",
+        fields.Flag: lambda: True,
+        fields.Part: lambda: one(field.of),
+        fields.Row: lambda: tuple(map(simple, field.fields)),
+        fields.List: lambda: [simple(field.of)],
     }[type(field)]()
 
 
 def one(kind):
-    return kind(**{name: simple(field) for name, field in kind.fields.items()})
+    return kind(**{name: simple(field) for name, field in kind.CHECKS.items()})
 
 
 def check_comes_back(direction, message):
@@ -100,7 +102,7 @@ def test_a_message_names_the_world_it_belongs_to(direction):
     assert direction.addressed(line) == (0, message)
     assert direction.addressed(direction.encode(message, 7)) == (7, message)
     for world in (-1, "1", 1.5, True, None, 1 << 30):
-        with pytest.raises(MalformedMessage):
+        with pytest.raises(Malformed):
             direction.addressed(json.dumps({**json.loads(line), "world": world}).encode())
 
 
@@ -108,13 +110,13 @@ def wrong(field):
     """Values that a field must not hold."""
     no_number, nothing = (True, "1", [1]), () if getattr(field, "optional", False) else (None,)
     return {
-        shim_messages.Number: (*no_number, None, 1.5, getattr(field, "low", 0) - 1, getattr(field, "high", 0) + 1),
-        shim_messages.Seconds: (*no_number, math.nan, math.inf, *nothing),
-        shim_messages.Text: (None, 1, ["x"], "x" * (getattr(field, "longest", 0) + 1), "\ud800"),
-        shim_messages.Flag: (None, 1, "true"),
-        shim_messages.Part: (None, "x", [], {}),
-        shim_messages.Row: (None, "x", [], {}, [None] * 99),
-        shim_messages.List: (None, "x", {}, [[[]]]),
+        fields.Number: (*no_number, None, 1.5, getattr(field, "low", 0) - 1, getattr(field, "high", 0) + 1),
+        fields.Seconds: (*no_number, math.nan, math.inf, *nothing),
+        fields.Text: (None, 1, ["x"], "x" * (getattr(field, "longest", 0) + 1), "\ud800"),
+        fields.Flag: (None, 1, "true"),
+        fields.Part: (None, "x", [], {}),
+        fields.Row: (None, "x", [], {}, [None] * 99),
+        fields.List: (None, "x", {}, [[[]]]),
     }[type(field)]
 
 
@@ -123,13 +125,13 @@ def test_a_field_that_is_missing_or_of_another_type_is_refused(subtests):
         if direction in WORDS.values():
             continue
         whole = json.loads(direction.encode(one(kind)))
-        for name, field in kind.fields.items():
+        for name, field in kind.CHECKS.items():
             with subtests.test(f"{id_}.{name}"):
                 less = {key: value for key, value in whole.items() if key != name}
-                with pytest.raises(MalformedMessage, match=name):
+                with pytest.raises(Malformed, match=name):
                     direction.decode(json.dumps(less).encode())
                 for other in wrong(field):
-                    with pytest.raises(MalformedMessage):
+                    with pytest.raises(Malformed):
                         direction.decode(json.dumps({**whole, name: other}).encode())
 
 
@@ -138,7 +140,7 @@ def test_whatever_else_arrives_is_one_kind_of_error(line):
     for direction in (*JSON.values(), *WORDS.values()):
         try:
             message = direction.decode(line)
-        except MalformedMessage:
+        except Malformed:
             continue
         assert type(message) in direction.kinds.values()
 
@@ -171,14 +173,14 @@ def test_what_an_attacker_may_try(subtests):
         (TO_SHIMS, b"release false"),
         (TO_SHIMS, b"up 7"),
     ]:
-        with subtests.test(line[:60]), pytest.raises(MalformedMessage):
+        with subtests.test(line[:60]), pytest.raises(Malformed):
             direction.decode(line)
 
 
 def test_a_text_that_is_too_long_is_cut_where_it_is_sent_and_refused_where_it_arrives():
     long = messages.Note(text="x" * 100_000)
     assert len(REPORTS.decode(REPORTS.encode(long)).text) == 1 << 14
-    with pytest.raises(MalformedMessage, match=r"Note.text: expected a text of at most"):
+    with pytest.raises(Malformed, match=r"Note.text: expected a text of at most"):
         REPORTS.decode(json.dumps({"say": "note", "text": "x" * 100_000}).encode())
 
 
@@ -196,9 +198,9 @@ def test_fields_that_a_table_lacks_are_left_out():
 
 
 def test_a_message_is_made_with_its_fields_and_no_others():
-    with pytest.raises(KeyError):
+    with pytest.raises(TypeError, match="lacks"):
         messages.Up()
-    with pytest.raises(TypeError, match="no field have"):
+    with pytest.raises(TypeError, match="once"):
         messages.Up(ranks=1, have=2)
     assert messages.Up(ranks=1) != messages.Partial(have=1)
 
@@ -229,7 +231,7 @@ def test_lines_may_arrive_in_any_pieces(sent, cuts):
 def test_a_line_that_never_ends_is_refused_early():
     inbox = LineReader(FROM_RANKS)
     assert list(inbox.feed(b"x" * FROM_RANKS.longest)) == []
-    with pytest.raises(MalformedMessage, match="a line of more than"):
+    with pytest.raises(Malformed, match="a line of more than"):
         list(inbox.feed(b"x"))
 
 
@@ -242,13 +244,13 @@ def test_a_piece_of_output_comes_back_as_it_was_sent(piece):
 def test_output_that_is_none_is_one_kind_of_error(data):
     try:
         Piece.decode(memoryview(data))
-    except MalformedMessage:
+    except Malformed:
         pass
 
 
 def test_a_piece_with_a_header_that_is_none_is_refused(subtests):
     for header in (b"x\n", b"0 3\n", b"0 1 -1\n", b"0 1 1 x\n", b"0\n", b"0 1", b"0" * 64 + b" 1\n", b"\xd9\xa3 1\n"):
-        with subtests.test(header), pytest.raises(MalformedMessage):
+        with subtests.test(header), pytest.raises(Malformed):
             Piece.decode(memoryview(header + b"text"))
 
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from ezpz.cluster import Allocation, Devices
 from ezpz.errors import UsageError
+from ezpz.fields import replace
 from ezpz.launch import Placement
 from ezpz.launch.placement import place
-from ezpz.records import replace
 
 CPU = Devices(0, "cpu", "no driver found")
 GPU4 = Devices(4, "cuda", "nvidia-smi -L")

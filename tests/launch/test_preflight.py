@@ -12,11 +12,11 @@ import pytest
 
 from ezpz.cluster.administrator import default
 from ezpz.errors import UsageError
+from ezpz.fields import to_fields
 from ezpz.interpreter import script_of
 from ezpz.launch.flavours.request import Setting
 from ezpz.launch.options import parse
 from ezpz.launch.planning import PlanBuilder, survey
-from ezpz.launch.shim_messages import to_fields
 from ezpz.watch.preflight.launcher import refusals
 from ezpz.watch.preflight.look import look
 from ezpz.watch.preflight.messages import Look, Looked

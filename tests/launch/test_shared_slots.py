@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ezpz.fields import Malformed
 from ezpz.launch.host import local_socket
 from ezpz.launch.host.connection import Connection, End, connect, pair
 from ezpz.launch.host.local_world import RankPipes
@@ -20,7 +21,7 @@ from ezpz.launch.host.output import RankOutput
 from ezpz.launch.host.rank_process import RankProcess
 from ezpz.launch.loop import Loop
 from ezpz.launch.master import Listening
-from ezpz.launch.messages import MalformedMessage, Piece
+from ezpz.launch.messages import Piece
 from ezpz.launch.run.control import Control
 from ezpz.launch.run.terminal import Screen
 from ezpz.launch.shared_slots import SLOT_SIZE, SLOTS, Slots
@@ -323,9 +324,9 @@ def test_an_agent_of_this_host_gets_memory_and_one_behind_tcp_none(way, monkeypa
 def test_a_frame_that_names_no_part_of_a_slot_ends_the_connection(subtests):
     of_none = b"0 1 %d 5\n" % SLOTS, b"0 1 -1 5\n", b"0 1 0 0\n", b"0 1 0 %d\n" % (SLOT_SIZE + 1)
     for content in (*of_none, b"0 3 0 5\n", b"0 1 0 5 -6\n", b"0 1 0 5 6 7\n", b"0 1 0 5\nand more"):
-        with subtests.test(content), pytest.raises(MalformedMessage):
+        with subtests.test(content), pytest.raises(Malformed):
             Piece.decode(memoryview(content), Slots.inherited())
-    with pytest.raises(MalformedMessage):  # where there are no slots
+    with pytest.raises(Malformed):  # where there are no slots
         Piece.decode(memoryview(b"0 1 0 5\n"))
 
 

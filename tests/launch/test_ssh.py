@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ezpz.fields import replace
 from ezpz.interpreter import module_line
 from ezpz.launch import Placement
 from ezpz.launch.binding import Binding
@@ -18,7 +19,6 @@ from ezpz.launch.flavours.request import Order, words
 from ezpz.launch.flavours.ssh import FLAVOUR
 from ezpz.launch.host.payload import pack, to_bytes, unpack
 from ezpz.ranks import CONTRACT
-from ezpz.records import replace
 from lab import traps
 from lab.shown import SHOW, shown
 from lab.ssh import LAUNCH, READY, Site

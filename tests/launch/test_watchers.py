@@ -268,7 +268,8 @@ def test_names_that_are_taken_are_refused(run_cli, clean_env, tmp_path):
 
 UNSOUND = """
 import sys
-from ezpz.launch.shim_messages import Message, number_field
+from ezpz.fields import number_field
+from ezpz.launch.shim_messages import Message
 from ezpz.launch.watchers import HostSide, LauncherSide, Watcher
 
 WATCHER = Watcher("bad", "bad things", ":OnHost", ":AtLauncher", words=("say",), reports=("bad",), orders=("more",))
@@ -311,9 +312,9 @@ _SOUND = "self.handle.report(Bad(number=1))"
     ("report", "order", "says"),
     [
         ("self.handle.report(Other())", "pass", "ValueError: another is none of its REPORTS"),
-        ("self.handle.report(Bad(number=-1))", "pass", "MalformedMessage: Bad.number: "),
+        ("self.handle.report(Bad(number=-1))", "pass", "Malformed: Bad.number: "),
         (_SOUND, "self.handle.order(Other())", "ValueError: another is none of its ORDERS"),
-        (_SOUND, "self.handle.order(More(number='x'), to={host})", "MalformedMessage: More.number: "),
+        (_SOUND, "self.handle.order(More(number='x'), to={host})", "Malformed: More.number: "),
         ("sys.exit(3)", "pass", "SystemExit: 3"),
         (_SOUND, "sys.exit(3)", "SystemExit: 3"),
     ],

@@ -7,11 +7,12 @@ import time
 
 from fuzz import target
 
+from ezpz.fields import Malformed
 from ezpz.launch import frames, messages
 from ezpz.launch.frames import FrameReader, FrameWriter, Greeting
 from ezpz.launch.host.connection import Connection, End, pair
 from ezpz.launch.master import Listening
-from ezpz.launch.messages import MalformedMessage, Piece
+from ezpz.launch.messages import Piece
 from ezpz.launch.run.control import Control, Report
 from ezpz.launch.shared_slots import Slots
 from ezpz.watch.hangs import messages as hangs
@@ -64,7 +65,7 @@ def why(error):
 def happened(direction, line):
     try:
         message = direction.decode(line)
-    except MalformedMessage as error:
+    except Malformed as error:
         return why(error)
     direction.encode(message)  # what was taken can be sent on
     return type(message).__name__
@@ -104,7 +105,7 @@ def from_ranks(data):
 def output(data):
     try:
         return Piece.decode(memoryview(data), SHARED).stream
-    except MalformedMessage as error:
+    except Malformed as error:
         return why(error)
 
 
@@ -215,7 +216,7 @@ def frame(data):
             for part in parts:
                 for content in reader.feed(part):
                     came.append(bytes(content))  # noqa: PERF401  # those before an error count
-        except MalformedMessage as error:
+        except Malformed as error:
             came.append(why(error))
         return came
 

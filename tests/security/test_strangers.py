@@ -16,13 +16,14 @@ from pathlib import Path
 import attack
 import pytest
 
+from ezpz.fields import Malformed
 from ezpz.launch import frames, messages
 from ezpz.launch.frames import FrameReader, FrameWriter, Greeting
 from ezpz.launch.host import connection as agent_side
 from ezpz.launch.host import local_socket
 from ezpz.launch.host.connection import End, connect
 from ezpz.launch.master import Listening
-from ezpz.launch.messages import HELLOS, ORDERS, REPORTS, Hello, MalformedMessage, Note, Piece, Up
+from ezpz.launch.messages import HELLOS, ORDERS, REPORTS, Hello, Note, Piece, Up
 from ezpz.launch.run import control as control_module
 from ezpz.launch.run.control import Control, Report
 from lab.agents import settings
@@ -398,7 +399,7 @@ def test_what_the_launcher_says_cannot_be_said_back_to_it(control, heard, call):
 def test_frames_in_another_order_are_refused():
     writer, reader = FrameWriter(b"k"), FrameReader(b"k", 100)
     first, second = writer.frame(b"1"), writer.frame(b"2")
-    with pytest.raises(MalformedMessage, match="a wrong tag"):
+    with pytest.raises(Malformed, match="a wrong tag"):
         list(reader.feed(second + first))
 
 
@@ -413,7 +414,7 @@ def test_frames_may_arrive_in_any_pieces(key):
 
 def test_a_frame_that_is_too_large_is_refused_before_it_comes():
     writer, reader = FrameWriter(b"k"), FrameReader(b"k", 100)
-    with pytest.raises(MalformedMessage, match="a frame of 101 bytes; expected at most 100"):
+    with pytest.raises(Malformed, match="a frame of 101 bytes; expected at most 100"):
         list(reader.feed(writer.frame(b"x" * 101)[:20]))
 
 

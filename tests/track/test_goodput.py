@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from folders import leave_run
 
+from ezpz.fields import replace
 from ezpz.track.goodput import ROWS, Span, account, advise, best_interval, read_spans, share_lost
 from ezpz.track.run import open_run
 
@@ -81,9 +82,9 @@ def test_a_planted_time_is_in_its_row(subtests):
 
 def test_a_save_counts_as_one_also_without_its_section_and_behind_the_last_row():
     span = attempt(save=[(4, 3.0)])
-    assert shown(span._replace(sections=[]))["save"] == 3.0
+    assert shown(replace(span, sections=[]))["save"] == 3.0
     span = attempt(tail=9.0)
-    assert shown(span._replace(sections=[(10, {"checkpoint": 4.0})])) == {**PLAIN, "save": 4.0, "tail": 5.0}
+    assert shown(replace(span, sections=[(10, {"checkpoint": 4.0})])) == {**PLAIN, "save": 4.0, "tail": 5.0}
 
 
 def test_steps_that_a_later_attempt_did_again_are_counted_as_repeated():
@@ -118,9 +119,9 @@ def test_time_between_attempts_was_granted_only_within_a_job_or_a_launch(subtest
 
 
 def test_an_attempt_without_steps_or_without_times_of_its_own_is_accounted_for():
-    span = attempt(count=10)._replace(times=[], steps=[], took=[], waited=[], evaluated=[], saved=[], failed=True)
+    span = replace(attempt(count=10), times=[], steps=[], took=[], waited=[], evaluated=[], saved=[], failed=True)
     assert shown(span) == {"imports": 2.0, "dead time": 16.0}
-    span = attempt(save=[(4, 3.0)])._replace(by_loop=False, took=(), ready=BEGIN + 5.5)
+    span = replace(attempt(save=[(4, 3.0)]), by_loop=False, took=(), ready=BEGIN + 5.5)
     assert shown(span) == {"start": 3.5, "imports": 2.0, "first step": 1.5, "steps": 9.0, "save": 3.0, "tail": 2.0}
     names = list(account([attempt(sections=[(3, {"upload": 0.5})])]).rows)
     assert [name for name in names if name in ROWS] == list(ROWS)

@@ -9,6 +9,7 @@ import pytest
 
 from ezpz.dist import arrivals as arrivals_of_rank
 from ezpz.dist.arrivals import arrivals, where
+from ezpz.fields import replace
 from ezpz.watch.stragglers import launcher as arrivals_of_launch
 from ezpz.watch.stragglers.launcher import ArrivalRecord, read_times
 from ezpz.watch.stragglers.messages import ArrivalsTold, RankArrivals
@@ -347,7 +348,7 @@ def test_a_rank_of_other_groups_is_compared_within_its_own():
     rng = random.Random(9)
     quick = meetings("a", world(rng, 2, noise=0.02))
     slow = [
-        one._replace(lags={rank + 2: lag for rank, lag in one.lags.items()})
+        replace(one, lags={rank + 2: lag for rank, lag in one.lags.items()})
         for one in meetings("b", world(rng, 2, noise=0.02, late=1, delay=0.2))
     ]
     assert find(windows(sorted([*quick, *slow], key=lambda one: one.at))).rank == 3

@@ -12,9 +12,9 @@ from ezpz.cli import make_verb_parser
 from ezpz.cli.columns import hanging
 from ezpz.cli_parser import option
 from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with
+from ezpz.fields import Record
 from ezpz.interpreter import module_line
 from ezpz.launch.options import count, word
-from ezpz.records import NamedTuple
 from ezpz.visible import LINES, show, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LIST = " Run `ezpz benchmark --list`."  # the advice where no name is near
 
 
-class Trainer(NamedTuple):
+class Trainer(Record):
     """One trainer.
 
     Attributes:

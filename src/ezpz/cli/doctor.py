@@ -17,6 +17,7 @@ from ezpz.cluster.baseline import amount, compare, keep, kept, measured
 from ezpz.cluster.diagnosis import Finding, diagnose, summary
 from ezpz.cluster.examine import RUN_FOLDER, compute, examine, parse_answer, stale_variables
 from ezpz.errors import MachineError, UsageError
+from ezpz.fields import as_dict
 from ezpz.files import open_regular, own_state_folder, read_object
 from ezpz.launch.host_probe import ask_each, cause_of, environment, examining_line
 from ezpz.launch.temporary import TemporaryFolder
@@ -78,7 +79,7 @@ def _doctor(options: Namespace) -> int:
     answer = {
         "seconds": round(seconds, 2),
         "hosts": [facts["host"] for facts in hosts],
-        "findings": [finding._asdict() for finding in findings],
+        "findings": [as_dict(finding) for finding in findings],
         **({"measured": speeds} if options.full else {}),
         "facts": hosts,
     }

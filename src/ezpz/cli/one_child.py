@@ -8,9 +8,9 @@ import subprocess
 import time
 
 from ezpz.errors import shell_code
+from ezpz.fields import Record
 from ezpz.launch.host import process_tree
 from ezpz.launch.host.rank_start import ignored
-from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
-class Ended(NamedTuple):
+class Ended(Record):
     """How a command ended.
 
     Attributes:

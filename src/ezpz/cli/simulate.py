@@ -14,11 +14,11 @@ from ezpz.cli_parser import option, run_verb
 from ezpz.dist import host_memory
 from ezpz.dist.simulate.rank import RUN_ID
 from ezpz.errors import UsageError
+from ezpz.fields import Record
 from ezpz.files import read_object, why_not_run
 from ezpz.launch.contract import rank_variables, started_here
 from ezpz.launch.options import count, devices, duration
 from ezpz.ranks import Ranks
-from ezpz.records import NamedTuple
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -204,7 +204,7 @@ def _print(line: str) -> None:
 # The world: its hosts, the one rank of it that runs, and the environment of that rank.
 
 
-class World(NamedTuple):
+class World(Record):
     """A world of ranks, the one of them that runs, and where the numbers come from."""
 
     ranks: Ranks

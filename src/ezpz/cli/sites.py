@@ -175,7 +175,7 @@ def _wrapped(text: str, first: str, other: str = "    ") -> list[str]:
 def _json(value: object) -> str:
     import json
 
-    from ezpz.records import as_dict
+    from ezpz.fields import as_dict
 
     return json.dumps(value, indent=2, ensure_ascii=False, default=as_dict)
 

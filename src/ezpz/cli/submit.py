@@ -32,8 +32,8 @@ from ezpz.cluster.programs import find
 from ezpz.cluster.scheduler import scheduler
 from ezpz.cluster.site import load, recognise
 from ezpz.errors import EzpzError, MachineError, UsageError, nearest
+from ezpz.fields import Record
 from ezpz.files import make_closed_folder, write_whole
-from ezpz.records import NamedTuple
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -169,7 +169,7 @@ def main(argv: Sequence[str]) -> int:
     return run_verb(parser, argv or ["--help"], lambda asked: _submit(asked, os.environ))
 
 
-class _Machine(NamedTuple):
+class _Machine(Record):
     """For which machine a job is written, who says so, and whether it is this one."""
 
     scheduler: str
@@ -391,7 +391,7 @@ def _check_options(kind: JobScript, job: Asked, *, is_chain: bool) -> None:
 
 
 def _with_folder(job: Asked, folder: str) -> Asked:
-    from ezpz.records import replace
+    from ezpz.fields import replace
 
     return replace(job, folder=f"{folder}/")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 
 from ezpz.errors import UsageError, did_you_mean
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _KEYS: dict[str, tuple[str | float, ...]] = {
 }
 
 
-class Default(NamedTuple):
+class Default(Record):
     """A value that holds where the user has chosen none, and who set it."""
 
     value: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ezpz.errors import MachineError
-from ezpz.records import EMPTY, NamedTuple, Record
+from ezpz.fields import EMPTY, Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Allocation(Record):
                 )
 
 
-class Grant(NamedTuple):
+class Grant(Record):
     """How many devices of each host are this job's, the most where hosts differ, and the variable that says so."""
 
     number: int

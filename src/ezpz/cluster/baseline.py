@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
+from ezpz.fields import Record
 from ezpz.files import own_state_folder, read_object, state_folder, write_whole
-from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _LESS_THAN_OTHERS = 0.4  # of that of other hosts, which use the same disk at th
 _LATENCY, _LATER = "latency to ", 100e-6  # seconds: less is the noise of a busy core
 
 
-class Slower(NamedTuple):
+class Slower(Record):
     """A host that is slower than it should be.
 
     Attributes:

@@ -5,7 +5,7 @@ One of them is used unless the user names hosts of others: component 0, where th
 
 from __future__ import annotations
 
-from ezpz.records import replace
+from ezpz.fields import replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

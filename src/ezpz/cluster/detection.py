@@ -11,8 +11,8 @@ from ezpz.cluster.probe import host_name, is_same_host, run_nothing
 from ezpz.cluster.questions import ask_ahead, failed, finish, listed, unanswered
 from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError
+from ezpz.fields import replace
 from ezpz.proc import parse_stat
-from ezpz.records import replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import os
 from ezpz.cluster.comparing import listed, majority, minorities
 from ezpz.cluster.installed import MPICH_KIND, OPEN_MPI
 from ezpz.cluster.network import chosen_interfaces
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _ASKED = {  # whose answer is missing, where the name of the fact does not say i
 }
 
 
-class Finding(NamedTuple):
+class Finding(Record):
     """Something that is wrong.
 
     Attributes:
@@ -69,7 +69,7 @@ def diagnose(hosts: Sequence[Facts]) -> list[Finding]:
     for facts in hosts:
         for rule in _OF_ONE:
             for finding in rule(facts):
-                found.setdefault(tuple(finding), []).append(str(facts["host"]))  # type: ignore[arg-type]
+                found.setdefault(tuple(finding), []).append(str(facts["host"]))
     findings = [
         Finding(is_problem, f"{_named(names, len(hosts))}{text}", cure, check)
         for (is_problem, text, cure, check), names in found.items()

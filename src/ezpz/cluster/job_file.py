@@ -16,7 +16,7 @@ import shlex
 import textwrap
 
 from ezpz.cluster.scheduler import JobScript
-from ezpz.records import Record
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ live with `UNKNOWN`: the command is absent, the server does not answer in time, 
 
 from __future__ import annotations
 
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ UNKNOWN = "unknown"
 OVER = frozenset({ENDED, TIME_LIMIT, PREEMPTED, HOST_FAILURE, CANCELLED})  # no process of it runs
 
 
-class Reply(NamedTuple):
+class Reply(Record):
     """What a command has answered.
 
     Attributes:
@@ -54,7 +54,7 @@ class Reply(NamedTuple):
     err: str
 
 
-class JobState(NamedTuple):
+class JobState(Record):
     """What a scheduler says of a job.
 
     Attributes:

@@ -14,7 +14,7 @@ from ezpz.cluster.job_listing import Job
 from ezpz.cluster.programs import find
 from ezpz.cluster.questions import Questions, unanswered
 from ezpz.cluster.scheduler import schedulers
-from ezpz.records import as_dict
+from ezpz.fields import as_dict
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

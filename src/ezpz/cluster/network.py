@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import struct
 
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ INTERFACE_VARIABLES = (  # which interface a library is to use
 _NOWHERE = "192.0.2.1"  # RFC 5737: an address of no host; the kernel answers with its default route
 
 
-class Route(NamedTuple):
+class Route(Record):
     """Where packets to a host leave this one: interface and address are empty when there is no way."""
 
     interface: str

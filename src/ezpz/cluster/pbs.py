@@ -37,8 +37,8 @@ from ezpz.cluster.qstat import exec_hosts, show_job
 from ezpz.cluster.questions import ask
 from ezpz.cluster.scheduler import JobScript, Queues, Reach, Scheduler
 from ezpz.errors import MachineError
+from ezpz.fields import replace
 from ezpz.files import find_program
-from ezpz.records import replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

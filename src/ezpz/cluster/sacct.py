@@ -42,6 +42,7 @@ from ezpz.cluster.job_state import (
     code_of,
 )
 from ezpz.cluster.scontrol import fields_of
+from ezpz.fields import replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def _from_scontrol(text: str) -> JobState:
         fields.get("JobState", ""), fields.get("Reason", ""), fields.get("ExitCode", ""), fields.get("StartTime", "")
     )
     restarts = fields.get("Restarts", "")
-    return found._replace(
+    return replace(
+        found,
         restarts=int(restarts) if restarts.isdecimal() else 0,
         ending=_ending(fields) if found.state == RUNNING else "",
     )

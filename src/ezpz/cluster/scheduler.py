@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.job_state import Call, JobState
 
 
-class Reach(NamedTuple):
+class Reach(Record):
     """Whether a scheduler's remote shell can be used from here, and as whom.
 
     Attributes:
@@ -33,7 +33,7 @@ class Reach(NamedTuple):
     process: int = 0
 
 
-class JobScript(NamedTuple):
+class JobScript(Record):
     """How a job file is written and submitted: an option is a line behind the mark, ``--nodes=2`` or ``-l select=2``.
 
     Attributes:
@@ -99,7 +99,7 @@ class JobScript(NamedTuple):
     unfilled: str = ""
 
 
-class Queue(NamedTuple):
+class Queue(Record):
     """What the scheduler says of one of its queues; None is a limit that it does not state.
 
     Attributes:
@@ -121,7 +121,7 @@ class Queue(NamedTuple):
     leads_to: tuple[str, ...] = ()
 
 
-class Queues(NamedTuple):
+class Queues(Record):
     """All queues of a scheduler by name, and the command that listed them."""
 
     by_name: Mapping[str, Queue]

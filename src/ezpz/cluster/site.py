@@ -18,7 +18,7 @@ import os
 from ezpz.cluster import SCHEDULERS
 from ezpz.cluster.probe import host_name
 from ezpz.errors import MachineError, UsageError, nearest
-from ezpz.records import EMPTY, NamedTuple, Record, replace
+from ezpz.fields import EMPTY, Record, replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def torch_build(index: str, device: str, vendor: str) -> str:
     return "" if vendor == "amd" else {"cuda": "cuda", "xpu": "xpu", "cpu": "cpu"}.get(device, "")
 
 
-class Recognised(NamedTuple):
+class Recognised(Record):
     """The site of this host, None on an unknown machine, and who says so."""
 
     site: Site | None

@@ -19,7 +19,7 @@ import re
 from ezpz.cluster import SCHEDULERS
 from ezpz.cluster.launchers import site_launchers
 from ezpz.errors import UsageError, nearest
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _BINDING = r"(list|mask_cpu|map_cpu|mask_ldom|map_ldom):[0-9A-Fa-fx,:-]+|cores|t
 _GLOB = r"(?=.*[\w./:@+-])([\w./:@+-]|[*?]|\[([0-9]-[0-9]|[A-Za-z0-9])+\])+"
 
 
-class Key(NamedTuple):
+class Key(Record):
     """What one key holds: the kind of value, the test of each text in it, and both in words."""
 
     kind: str

@@ -38,8 +38,8 @@ from ezpz.cluster.questions import ask
 from ezpz.cluster.scheduler import JobScript, Queues, Scheduler
 from ezpz.cluster.scontrol import show_job
 from ezpz.errors import MachineError
+from ezpz.fields import replace
 from ezpz.ranks import expand_counts
-from ezpz.records import replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

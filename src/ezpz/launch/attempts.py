@@ -12,13 +12,13 @@ import signal
 import time
 
 from ezpz.errors import EzpzError, LaunchError, UsageError
+from ezpz.fields import as_dict
 from ezpz.files import read_object
 from ezpz.interrupt import Deferring
 from ezpz.launch import record
 from ezpz.launch.decision import Again, Attempts, Clock, Stop, Verdict, decide, is_cut_short, needs_probe
 from ezpz.launch.options import LaunchOptions
 from ezpz.launch.planning import PlanBuilder, all_hosts, survey
-from ezpz.records import as_dict
 from ezpz.why.last_words import broken_device
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

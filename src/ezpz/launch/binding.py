@@ -15,7 +15,7 @@ import glob
 import re
 
 from ezpz.errors import UsageError
-from ezpz.records import NamedTuple
+from ezpz.fields import Record, replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _CPUS = r"\d+(-\d+)?(,\d+(-\d+)?)*\Z"
 _BY_USER = ("--cpu-bind", "--depth", "CPU_BIND")
 
 
-class Binding(NamedTuple):
+class Binding(Record):
     """A binding as it was asked for, the CPUs of each local rank when it names them, and who asked."""
 
     text: str = "none"
@@ -55,7 +55,7 @@ class Binding(NamedTuple):
 
     def shortened(self, ranks: int) -> Binding:
         """Return the binding of the first local ranks alone."""
-        return self._replace(cpus=self.cpus[:ranks])
+        return replace(self, cpus=self.cpus[:ranks])
 
 
 def by_agents(binding: Binding, title: str) -> Binding:

@@ -17,8 +17,8 @@ order:
 from __future__ import annotations
 
 from ezpz.cluster.job_state import CANCELLED, HOST_FAILURE, PREEMPTED, QUEUED, RUNNING, TIME_LIMIT, UNKNOWN, JobState
+from ezpz.fields import Record
 from ezpz.launch.decision import Again, Attempts, Clock, decide
-from ezpz.records import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import sys
 from ezpz.cluster.cache import keep, kept, state_of
 from ezpz.cluster.scheduler import Reach, scheduler, schedulers
 from ezpz.errors import LaunchError, UsageError, did_you_mean
+from ezpz.fields import Record
 from ezpz.launch import flavours
 from ezpz.launch.flavours import FLAVOURS, LAST_RESORT, LOCAL, MPI_FLAVOURS, flavour
 from ezpz.launch.flavours.request import Setting
-from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _SHOWN = 200  # characters of the output of an unknown mpiexec
 _NO_REACH = Reach("no scheduler was asked")
 
 
-class Choice(NamedTuple):
+class Choice(Record):
     """The flavour (None for local: the launcher starts the ranks itself), its program, its version, and why."""
 
     flavour: Flavour | None
@@ -99,7 +99,7 @@ def _check_shares(flavour: Flavour, origin: str, site: Site | None, launcher_arg
             )
 
 
-class Identity(NamedTuple):
+class Identity(Record):
     """A flavour by name, empty when unknown, or `PASSES_ON`; its version; and the output of the program when it is
     unknown.
     """
@@ -109,7 +109,7 @@ class Identity(NamedTuple):
     output: str = ""
 
 
-class _Surroundings(NamedTuple):
+class _Surroundings(Record):
     allocation: Allocation
     is_here: bool
     environ: Mapping[str, str]

@@ -114,7 +114,7 @@ def _threads(plan: LaunchPlan) -> tuple[str, str]:
     """Return ``OMP_NUM_THREADS`` of a rank, and who chose it."""
     setting = plan.variables.get("OMP_NUM_THREADS")
     if setting:
-        return setting
+        return setting.value, setting.origin
     own = plan.user_environment().get("OMP_NUM_THREADS")
     if own is not None:
         return own, "your environment"

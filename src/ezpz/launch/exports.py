@@ -93,7 +93,7 @@ def exports(*, second: bool = False) -> tuple[list[str], LaunchError | None]:
 
 
 def _values(surveyed: Survey, environ: Mapping[str, str]) -> tuple[dict[str, str], LaunchError | None]:
-    allocation, devices, placement, site = surveyed[:4]
+    allocation, devices, placement, site = surveyed
     hosts = allocation.hosts
     # The name becomes a word of DIST_LAUNCH, which shells split and glob: no brackets of an array job in it.
     job = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in allocation.job_id or "none")

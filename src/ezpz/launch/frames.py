@@ -18,9 +18,7 @@ between a launcher and an agent that it has forked there is no secret either.
 
 from __future__ import annotations
 
-from collections import namedtuple
-
-from ezpz.launch.messages import MalformedMessage
+from ezpz.fields import Malformed, Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -34,25 +32,19 @@ GREETING_SIZE = _SIGNED_SIZE + 64 + 1
 _SIZE, _TAG = 4, 16
 
 
-class Greeting(namedtuple("Greeting", "kind host agent")):  # noqa: PYI024  # typing.NamedTuple needs typing
+class Greeting(Record):
     """What an agent says of itself: which connection this is, its host's number or -1, and its own random name."""
 
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-        kind: str
-        host: int
-        agent: str
+    kind: str
+    host: int
+    agent: str
 
 
-class Keys(namedtuple("Keys", "from_agent from_launcher")):  # noqa: PYI024  # as above
+class Keys(Record):
     """The keys of both directions of one connection; empty where frames are not signed."""
 
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-        from_agent: bytes
-        from_launcher: bytes
+    from_agent: bytes
+    from_launcher: bytes
 
 
 UNSIGNED = Keys(b"", b"")
@@ -67,10 +59,10 @@ def greet(secret: str, challenged: bytes, greeting: Greeting) -> tuple[bytes, Ke
     """Return an agent's answer to a challenge, and the keys of the connection.
 
     Raises:
-        MalformedMessage: ``challenged`` is no challenge of a launcher.
+        Malformed: ``challenged`` is no challenge of a launcher.
     """
     if len(challenged) != CHALLENGE_SIZE or not challenged.startswith(_CHALLENGE):
-        raise MalformedMessage("another program answers")
+        raise Malformed("another program answers")
     signed = b"%b%b %08d %b " % (_GREETING, greeting.kind.encode(), greeting.host + 1, greeting.agent.encode())
     proof, keys = _derive(secret, challenged, signed)
     return b"%b%b\n" % (signed, proof), keys
@@ -85,13 +77,13 @@ def check(secret: str, challenged: bytes, came: bytes) -> tuple[Greeting, Keys]:
     """Return who has greeted, and the keys of the connection.
 
     Raises:
-        MalformedMessage: Whoever it is does not know the secret; nothing but the proof is looked at before that.
+        Malformed: Whoever it is does not know the secret; nothing but the proof is looked at before that.
     """
     from hmac import compare_digest
 
     proof, keys = _derive(secret, challenged, came[:_SIGNED_SIZE])
     if not compare_digest(proof + b"\n", came[_SIGNED_SIZE:]):
-        raise MalformedMessage("a stranger")
+        raise Malformed("a stranger")
     _, kind, host, agent = came[: _SIGNED_SIZE - 1].decode("ascii").split(" ")
     return Greeting(kind, int(host) - 1, agent), keys
 
@@ -174,7 +166,7 @@ class FrameReader:
         """Yield the contents of the frames that are whole now.
 
         Raises:
-            MalformedMessage: A frame is too long, or its tag is wrong; the connection is worth nothing any more.
+            Malformed: A frame is too long, or its tag is wrong; the connection is worth nothing any more.
         """
         self._have += len(data)
         if self._have < self._need:
@@ -189,7 +181,7 @@ class FrameReader:
         while whole - start >= head:
             size = int.from_bytes(view[start : start + _SIZE], "big")
             if size > self.longest:
-                raise MalformedMessage(f"a frame of {size} bytes; expected at most {self.longest}")
+                raise Malformed(f"a frame of {size} bytes; expected at most {self.longest}")
             if whole - start < head + size:
                 self._need = head + size
                 break
@@ -207,4 +199,4 @@ class FrameReader:
 
         assert self._seal
         if not compare_digest(self._seal.tag(content), tag):
-            raise MalformedMessage("a frame with a wrong tag")
+            raise Malformed("a frame with a wrong tag")

@@ -11,9 +11,9 @@ import os
 import signal
 import time
 
+from ezpz.fields import Record
 from ezpz.files import read_object
 from ezpz.interpreter import module_line
-from ezpz.records import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from ezpz.errors import UsageError
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 
 # A host's name: it becomes a word of launch lines, host files and shell exports.
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -20,7 +20,7 @@ _COUNT = r"(?a)0*[1-9][0-9]{0,5}"
 _KNOWN = ("slots", "max_slots", "max-slots")  # the upper ones are Open MPI's: read, and of no further meaning here
 
 
-class HostFile(NamedTuple):
+class HostFile(Record):
     """The content of a host file.
 
     Attributes:

@@ -11,6 +11,7 @@ and the shim in front of a rank chooses the same again (`ezpz.launch.contract.re
 from __future__ import annotations
 
 from ezpz.errors import UsageError
+from ezpz.fields import replace
 from ezpz.launch.contract import picked
 from ezpz.launch.flavours.request import Setting
 
@@ -47,7 +48,7 @@ def chosen_devices(counted: Devices, entries: Sequence[str]) -> Devices:
             f"no device {beyond[0]} (from --devices {listed}): {counted.count} are visible ({counted.origin}); "
             f"expected numbers from 0 to {counted.count - 1}, counted among the visible ones."
         )
-    return counted._replace(count=len(entries), origin="--devices")
+    return replace(counted, count=len(entries), origin="--devices")
 
 
 def mask_settings(

@@ -10,8 +10,8 @@ from ezpz import proc
 from ezpz.cluster.network import route_to
 from ezpz.cluster.probe import is_here
 from ezpz.errors import LaunchError, UsageError
+from ezpz.fields import Record
 from ezpz.launch.flavours.request import Setting
-from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _TRIED = 8  # hosts that are looked up for one whose name is known
 _FOR_ROUTES = 2.0  # seconds for the names of all hosts to become routes
 
 
-class Master(NamedTuple):
+class Master(Record):
     """An address, and who chose it; a note when it is not what was advised."""
 
     address: str
@@ -174,7 +174,7 @@ def choose_port(
     return held.getsockname()[1], origin_asked if requested else "free on this host, and held", held
 
 
-class Listening(NamedTuple):
+class Listening(Record):
     """Where the launcher listens for its agents.
 
     Attributes:

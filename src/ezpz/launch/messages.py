@@ -15,7 +15,7 @@ from shims and ranks, which are on one host and of one user:
 and a `Piece` of output on a connection of its own: ``3 1`` (rank, stream), a newline, and the bytes; or
 ``3 1 0 5000`` and a newline for the first 5,000 bytes of slot 0 (`ezpz.launch.shared_slots`); behind the last one comes
 ``end 17`` after 17 pieces. Whatever else arrives is
-a `MalformedMessage`, on which the reader closes the connection. Fields that a table lacks are left out.
+a `Malformed`, on which the reader closes the connection. Fields that a table lacks are left out.
 
 An order, a report and a piece belong to a **world**, the ranks of one program on some hosts: that of the launch, which
 comes with its agents (0, and left out: it is also the host as a whole), or one that was started on them later
@@ -24,26 +24,12 @@ comes with its agents (0, and left out: it is also the host as a whole), or one 
 
 from __future__ import annotations
 
-from ezpz.launch.shared_slots import SLOT_SIZE, SLOTS
-from ezpz.launch.shim_messages import *  # noqa: F403  # agents say and hear these, too
-from ezpz.launch.shim_messages import (
-    FROM_SHIMS,
-    LONGEST_ORDER,
+from ezpz.fields import (
     RANKS,
-    Begin,
-    Direction,
-    Hold,
-    Kill,
-    MalformedMessage,
-    Message,
-    Note,
+    Malformed,
     Number,
-    PortTaken,
-    Release,
     Seconds,
-    Signal,
     Text,
-    Words,
     flag_field,
     from_fields,
     list_field,
@@ -54,6 +40,22 @@ from ezpz.launch.shim_messages import (
     seconds_field,
     text_field,
     to_fields,
+)
+from ezpz.launch.shared_slots import SLOT_SIZE, SLOTS
+from ezpz.launch.shim_messages import *  # noqa: F403  # agents say and hear these, too
+from ezpz.launch.shim_messages import (
+    FROM_SHIMS,
+    LONGEST_ORDER,
+    Begin,
+    Direction,
+    Hold,
+    Kill,
+    Message,
+    Note,
+    PortTaken,
+    Release,
+    Signal,
+    Words,
 )
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -348,20 +350,20 @@ class _Json(Direction):
         """Return the world to which a message belongs, and the message.
 
         Raises:
-            MalformedMessage: It is none that travels this way.
+            Malformed: It is none that travels this way.
         """
         import json
 
         if len(line) > self.longest:
-            raise MalformedMessage(f"a line of {len(line)} bytes; expected at most {self.longest}")
+            raise Malformed(f"a line of {len(line)} bytes; expected at most {self.longest}")
         try:
             values = json.loads(line)
         except (ValueError, RecursionError) as error:  # 4,000 times `[` is no syntax error to Python
-            raise MalformedMessage(f"no JSON: {error}") from None
+            raise Malformed(f"no JSON: {error}") from None
         name = values.get(self.key, "") if type(values) is dict else None
         kind = self.find(name) if type(name) is str else None
         if kind is None:
-            raise MalformedMessage(f"no message: {line[:60]!r}")
+            raise Malformed(f"no message: {line[:60]!r}")
         return _WORLD.check(values.get("world", 0)), from_fields(kind, values)
 
 
@@ -453,7 +455,7 @@ class Piece:
         """Return how many pieces came before the end, None where this is a piece itself.
 
         Raises:
-            MalformedMessage: It begins as an end does and is none.
+            Malformed: It begins as an end does and is none.
         """
         if content[: len(_END)] != _END:
             return None
@@ -464,7 +466,7 @@ class Piece:
         """Return the piece that is the content of a frame, or lies in a slot that it names.
 
         Raises:
-            MalformedMessage: It is none.
+            Malformed: It is none.
         """
         header, newline, _ = bytes(content[:_LONGEST_HEADER]).partition(b"\n")
         known = _HEADERS.get(header) if newline else None
@@ -472,13 +474,13 @@ class Piece:
             words = header.decode("utf-8", "surrogateescape").split(" ")
             fields = _HEADER if len(words) in _WHOLE else _LENT_HEADER
             if not newline or len(words) not in {len(fields), len(fields) + 1}:
-                raise MalformedMessage(f"no piece of output: {header!r}")
+                raise Malformed(f"no piece of output: {header!r}")
             values = [field.read(word) for field, word in zip((*fields, _WORLD), words, strict=False)]
             world = values.pop() if len(words) > len(fields) else 0
             if fields is _LENT_HEADER:
                 rank, stream, slot, size = values
                 if not slots or len(content) != len(header) + 1:
-                    raise MalformedMessage(f"no piece of output: {header!r}")
+                    raise Malformed(f"no piece of output: {header!r}")
                 return cls(rank, stream, slots.room(slot, size), lambda: slots.give_back(slot), world=world)
             known = values[0], values[1], world
             if len(_HEADERS) < _MOST_HEADERS:

@@ -17,7 +17,7 @@ from itertools import groupby
 from ezpz.cluster.devices import devices_on
 from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import UsageError
-from ezpz.records import NamedTuple, Record, replace
+from ezpz.fields import Record, replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def place(
     scene = _Scene(allocation, [] if oversubscribe else limits, ranks, per_host, why if ranks is None else origin)
     if per_host is not None:
         room = [per_host] * len(allocation.hosts)
-        scene = scene._replace(origin="--ppn" if ranks is None else origin)
+        scene = replace(scene, origin="--ppn" if ranks is None else origin)
         if ranks is not None and ranks > sum(room):
             raise _no_room(scene)
     elif ranks is not None:
@@ -154,7 +154,7 @@ def place(
     return parts[0] if len(parts) == 1 else replace(placed(used), parts=parts)
 
 
-class _Limit(NamedTuple):
+class _Limit(Record):
     """The most ranks that each host may hold, and why."""
 
     counts: Sequence[int]
@@ -162,7 +162,7 @@ class _Limit(NamedTuple):
     origin: str
 
 
-class _Scene(NamedTuple):
+class _Scene(Record):
     allocation: Allocation
     limits: list[_Limit]  # empty with --oversubscribe
     ranks: int | None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections import namedtuple
+
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -33,15 +34,12 @@ _PLACES = 8
 _HOSTS = 3
 
 
-class Place(namedtuple("Place", "what file line")):  # noqa: PYI024
+class Place(Record):
     """What a rank is in, as its user says it, and where in the user's code that is."""
 
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-        what: str
-        file: str
-        line: int
+    what: str
+    file: str
+    line: int
 
 
 def locate(frames: list[Frame]) -> Place:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from ezpz.cluster.probe import is_here
 from ezpz.cluster.scheduler import Reach, scheduler
+from ezpz.fields import Record
 from ezpz.files import state_folder
 from ezpz.interpreter import module_line
 from ezpz.launch.binding import Binding, chosen_cpus
@@ -28,7 +29,6 @@ from ezpz.launch.flavours.base import AGENT, AgentFlavour
 from ezpz.launch.flavours.request import Flag, Order, Setting, words
 from ezpz.launch.settings import Communication
 from ezpz.ranks import CONTRACT, Ranks
-from ezpz.records import NamedTuple
 from ezpz.visible import shell_line
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -57,7 +57,7 @@ BY_ENV = "--env"  # origin of variables that the user has given for the ranks al
 NO_MASTER = (Setting("127.0.0.1", "all ranks are here"), Setting("0", "not chosen yet"))
 
 
-class Supervision(NamedTuple):
+class Supervision(Record):
     """What a supervised run needs besides the plan of its ranks.
 
     Attributes:
@@ -77,7 +77,7 @@ class Supervision(NamedTuple):
     listening: Listening | None = None
 
 
-class Context(NamedTuple):
+class Context(Record):
     """What the plan was made from, for people.
 
     Attributes:

@@ -18,6 +18,7 @@ from ezpz.cluster.launchers import NOT_STARTED
 from ezpz.cluster.probe import is_here
 from ezpz.cluster.scheduler import Reach, scheduler
 from ezpz.errors import MachineError, UsageError, did_you_mean
+from ezpz.fields import Record, replace
 from ezpz.files import private_folder, write_lines
 from ezpz.interpreter import script_of
 from ezpz.launch.binding import by_agents, choose_binding, chosen_cpus
@@ -33,7 +34,6 @@ from ezpz.launch.options import LaunchOptions
 from ezpz.launch.placement import place
 from ezpz.launch.plan import BY_ENV, NO_MASTER, Context, LaunchPlan, Supervision
 from ezpz.launch.settings import communication, flight_recorder, has_input, last_collectives, may_draw, piped, sampling
-from ezpz.records import NamedTuple, replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ _STARTED = 3.0  # seconds until somebody looks whether the program says what to 
 _STAGES_OF_EACH = 4096  # ranks: in a larger world, run.json has the stages of hosts alone
 
 
-class Survey(NamedTuple):
+class Survey(Record):
     """What is there, and where the ranks that the user asked for would go."""
 
     allocation: Allocation
@@ -540,7 +540,7 @@ def _allocation(options: LaunchOptions, environ: Mapping[str, str], run: Run | N
 # Choosing hosts: --hosts, --hostfile, --exclude and --nhosts.
 
 
-class Selection(NamedTuple):
+class Selection(Record):
     """The hosts of a launch.
 
     Attributes:
@@ -617,7 +617,7 @@ def wanted_devices(
     # They were counted as if the variable were set: the notes shall name what the user typed.
     notes = [note.replace(f"{_DEVICES}={number}", f"--devices-per-host {number}") for note in devices.notes]
     notes = [note.replace(f"`unset {_DEVICES}`", "leave it out") for note in notes]
-    return devices._replace(origin="--devices-per-host", notes=tuple(notes))
+    return replace(devices, origin="--devices-per-host", notes=tuple(notes))
 
 
 def _listed(around: Allocation, names: tuple[str, ...]) -> dict[str, int]:

@@ -7,8 +7,8 @@ import re
 
 from ezpz.cluster.administrator import SAMPLING, default
 from ezpz.errors import UsageError
+from ezpz.fields import Record
 from ezpz.launch.flavours.request import Setting
-from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _STEERING = re.compile(r"(NCCL|RCCL|CCL|FI|GLOO|UCX|OFI|MPICH|ZE|HSA|TORCH_NCCL|TP)_")
 
 
-class Communication(NamedTuple):
+class Communication(Record):
     """What the site wants of the ranks' environment.
 
     Attributes:

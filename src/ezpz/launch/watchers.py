@@ -18,8 +18,8 @@ import time
 from functools import partial
 
 from ezpz.errors import UsageError
+from ezpz.fields import Record
 from ezpz.launch import messages
-from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-class Watcher(NamedTuple):
+class Watcher(Record):
     """What is known of a watcher before any of it is imported. A side or module that it lacks is empty.
 
     Attributes:
@@ -296,7 +296,7 @@ class LauncherHandle(Handle):
 # What a watcher does.
 
 
-class Wait(NamedTuple):
+class Wait(Record):
     """What ranks do before they get a SIGTERM from outside.
 
     Attributes:

@@ -11,7 +11,7 @@ import os
 import re
 
 from ezpz.errors import UsageError
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 
-class Word(NamedTuple):
+class Word(Record):
     """What a foreign option means.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ezpz.errors import TrackError
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MOST_BINS = 512
 
 
-class Histogram(NamedTuple):
+class Histogram(Record):
     """How many values lie between each two edges.
 
     Attributes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from ezpz.records import NamedTuple
+from ezpz.fields import Record, replace
 from ezpz.track.quantities import duration
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -47,7 +47,7 @@ _FAILURES = 3  # from which on a save interval can be judged by them
 _WORTH = 0.001  # of the time: less is not worth another interval
 
 
-class Span(NamedTuple):
+class Span(Record):
     """One attempt of a run: from the start of its launch to its end. Times are epoch seconds.
 
     What has a value for each row is an array where it was read from a run, so that a million rows fit into memory.
@@ -94,7 +94,7 @@ class Span(NamedTuple):
     sections: Sequence[tuple[int, Mapping[str, float]]] = ()
 
 
-class Account(NamedTuple):
+class Account(Record):
     """Where the seconds of a run went.
 
     Attributes:
@@ -457,8 +457,8 @@ def _without_overlaps(spans: list[Span]) -> list[Span]:
         if kept and span.begin < kept[-1].end:
             before = kept[-1]
             cut = max(span.begin, before.begin, *(float(each) for each in before.times[-1:]))
-            kept[-1] = before._replace(end=cut)
-            span = span._replace(begin=max(span.begin, cut))  # noqa: PLW2901  # the same attempt, shorter
+            kept[-1] = replace(before, end=cut)
+            span = replace(span, begin=max(span.begin, cut))  # noqa: PLW2901  # the same attempt, shorter
         kept.append(span)
     return kept
 

@@ -7,8 +7,8 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from ezpz.fields import Record
 from ezpz.files import private_folder, state_folder
-from ezpz.records import NamedTuple
 from ezpz.why.engine import says_more
 from ezpz.why.record import read_launch
 
@@ -108,7 +108,7 @@ def _is_same(one: str, other: Path) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
-class Attempt(NamedTuple):
+class Attempt(Record):
     """An attempt of ``launch --attempts N``.
 
     Attributes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 from ezpz.track.quantities import duration
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["STAGES", "Arrival", "Change", "Delay", "Startup", "changes", "delays", "median", "read_startup"]
 
 
-class Stage(NamedTuple):
+class Stage(Record):
     """A stage of the start.
 
     Attributes:
@@ -50,7 +50,7 @@ _LEAST = 0.5  # seconds: a shorter delay, or change, is not worth a word
 _SHARE = 0.1  # of the start, likewise
 
 
-class Arrival(NamedTuple):
+class Arrival(Record):
     """When ranks reached a stage, in seconds since the launch began.
 
     Attributes:
@@ -72,7 +72,7 @@ class Arrival(NamedTuple):
     host: str
 
 
-class Delay(NamedTuple):
+class Delay(Record):
     """A host that others waited for.
 
     Attributes:
@@ -102,7 +102,7 @@ class Delay(NamedTuple):
         )
 
 
-class Change(NamedTuple):
+class Change(Record):
     """A stage that took longer, or shorter, than in an earlier launch: seconds now and then."""
 
     stage: Stage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ezpz.records import Record
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

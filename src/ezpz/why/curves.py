@@ -9,7 +9,7 @@ loss is lost (``on_nan`` of `ezpz.train.Loop`), whose ``cause`` in ``run.json`` 
 
 from __future__ import annotations
 
-from ezpz.records import replace
+from ezpz.fields import replace
 from ezpz.why.cause import Cause, Certainty
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

@@ -12,7 +12,7 @@ measured how long each collective took on it, the rank with the shortest time is
 
 from __future__ import annotations
 
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ _MOST_GROUPS = 8  # of a window
 _PARTED, _SMALLER, _ODD = 0.25, 0.75, 3
 
 
-class Arrival(NamedTuple):
+class Arrival(Record):
     """One rank at one collective: when it came, and how long its device was in it (seconds; None if not measured)."""
 
     at: float
     device: float | None = None
 
 
-class Meeting(NamedTuple):
+class Meeting(Record):
     """Collectives that all ranks of a group have entered.
 
     Attributes:

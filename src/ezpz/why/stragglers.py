@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 from ezpz.why.cause import Cause, Certainty
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -35,7 +35,7 @@ _ON_HOSTS = {"gloo", "mpi", "ucc"}  # backends whose collectives begin when the 
 _SLOW_CLOCK = 0.9  # times the clock of other hosts' devices
 
 
-class Straggler(NamedTuple):
+class Straggler(Record):
     """A rank that others wait for.
 
     Attributes:

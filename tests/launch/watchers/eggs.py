@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from ezpz.launch.shim_messages import Message, number_field, rank_field
+from ezpz.fields import number_field, rank_field
+from ezpz.launch.shim_messages import Message
 from ezpz.launch.watchers import HostSide, LauncherSide, Wait, Watcher
 
 WATCHER = Watcher(

@@ -19,7 +19,7 @@ from ezpz.cluster.devices.answer import UNKNOWN, Devices, refusal
 from ezpz.cluster.probe import host_name
 from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import UsageError
-from ezpz.records import NamedTuple
+from ezpz.fields import Record, replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _NUMBER = "EZPZ_NGPU_PER_HOST"
 _KINDS = ("cuda", "xpu", "mps", "cpu")
 
 
-class _Scene(NamedTuple):
+class _Scene(Record):
     environ: Mapping[str, str]
     read: Read
     run: Run
@@ -92,7 +92,7 @@ def count_devices(
     selector = environ.get("ONEAPI_DEVICE_SELECTOR", "")
     if counted.kind == "xpu" and re.search(r":\d", selector):
         notes += (f"ONEAPI_DEVICE_SELECTOR={selector} may hide devices from torch; it was not taken into account",)
-    return counted._replace(notes=tuple(dict.fromkeys(" ".join(note.split()) for note in notes)))  # one line each
+    return replace(counted, notes=tuple(dict.fromkeys(" ".join(note.split()) for note in notes)))  # one line each
 
 
 def devices_on(devices: Devices, allocation: Allocation) -> list[int]:
@@ -164,11 +164,11 @@ def _overridden(scene: _Scene, number: int) -> Devices:
     try:
         from_variables = _told(scene)
     except UsageError as error:  # this variable is the way out of others that cannot be read
-        return counted._replace(notes=(str(error),))
+        return replace(counted, notes=(str(error),))
     if from_variables is None:
-        return counted._replace(notes=_beyond(scene, counted))
+        return replace(counted, notes=_beyond(scene, counted))
     if from_variables.count != number:
-        return counted._replace(notes=(_contrast(scene, counted, from_variables.origin, from_variables.count),))
+        return replace(counted, notes=(_contrast(scene, counted, from_variables.origin, from_variables.count),))
     return counted
 
 
@@ -180,18 +180,18 @@ def _told(scene: _Scene) -> Devices | None:
         mask = None  # of another vendor than TORCH_DEVICE names
     grant = grants.granted(scene.environ, scene.allocation, here=scene.here)
     if grant is None:
-        return None if mask is None else mask._replace(notes=mask.notes + _beyond(scene, mask))
+        return None if mask is None else replace(mask, notes=mask.notes + _beyond(scene, mask))
     from_variables = Devices(grant.number, _kind(scene) if grant.number else "cpu", grant.origin, grant.notes)
     if mask and scene.here and mask.count == _uneven_share(scene):
         return from_variables  # it is the scheduler's own mask of this host, and others have other numbers
     if mask is None:
-        return from_variables._replace(notes=from_variables.notes + _beyond(scene, from_variables))
+        return replace(from_variables, notes=from_variables.notes + _beyond(scene, from_variables))
     # A scheduler sets masks anew on the job's hosts; this other host's own says nothing there.
     first, second = (mask, from_variables) if scene.here else (from_variables, mask)
     notes = first.notes + second.notes + _beyond(scene, first)
     if first.count != second.count:
         notes += (_contrast(scene, first, second.origin, second.count),)
-    return first._replace(notes=notes)
+    return replace(first, notes=notes)
 
 
 def _uneven_share(scene: _Scene) -> int | None:
@@ -247,7 +247,7 @@ def _probed(scene: _Scene) -> Devices:
     if counted.count:
         return counted
     default = _site(scene)
-    return default._replace(notes=counted.notes) if default else counted
+    return replace(default, notes=counted.notes) if default else counted
 
 
 def _probe(scene: _Scene, vendor: ModuleType) -> Devices:
@@ -268,7 +268,7 @@ def _from_elsewhere(scene: _Scene) -> Devices:
     counted = _probe(scene, VENDORS[vendor]) if vendor else Devices(0, "cpu", _nowhere(scene))
     what = "its devices were counted" if counted.count else "none are assumed"
     note = f"{UNKNOWN}, of which this is none; {what}; run `export {_NUMBER}=N` if wrong"
-    return counted._replace(notes=(note, *counted.notes))
+    return replace(counted, notes=(note, *counted.notes))
 
 
 def _missed(scene: _Scene) -> tuple[str, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ezpz.errors import UsageError
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 
 UNKNOWN = "no source tells the devices of the job's hosts"
 
 
-class Devices(NamedTuple):
+class Devices(Record):
     """Accelerators that one host offers to this job.
 
     Attributes:
@@ -18,7 +18,7 @@ class Devices(NamedTuple):
         notes: Other sources that differ, and what the answer leaves out; one sentence each.
     """
 
-    count: int  # type: ignore[assignment]  # the field is what readers expect; tuple.count is not used
+    count: int
     kind: str
     origin: str
     notes: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ import re
 
 from ezpz.cluster.devices import intel, nvidia
 from ezpz.cluster.devices.answer import Devices, refusal
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _UUIDS = ("GPU-", "MIG-")
 _NONE = {"-1", "NoDevFiles"}  # how "none" is spelt on purpose: by users and Flux, and by old Slurm
 
 
-class _Listed(NamedTuple):
+class _Listed(Record):
     entries: list[str]
     why: str  # what ended the list early; empty when it was read to its end
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ezpz.cluster.scheduler import Reach, Scheduler
-from ezpz.records import EMPTY, NamedTuple, Record
+from ezpz.fields import EMPTY, Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from ezpz.launch.placement import Placement
 
 
-class Flag(NamedTuple):
+class Flag(Record):
     """Words of a launch line that belong together, and why they are there."""
 
     words: tuple[str, ...]
     reason: str
 
 
-class Setting(NamedTuple):
+class Setting(Record):
     """The value of a variable, and who chose it."""
 
     value: str

@@ -19,11 +19,11 @@ from __future__ import annotations
 import re
 
 from ezpz.errors import UsageError
+from ezpz.fields import replace
 from ezpz.launch.contract import threads_per_core
 from ezpz.launch.flavours.base import Flavour
 from ezpz.launch.flavours.request import Flag, Setting
 from ezpz.ranks import expand_counts
-from ezpz.records import replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

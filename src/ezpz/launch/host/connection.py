@@ -14,14 +14,15 @@ import os
 import socket
 import sys
 import time
-from collections import deque, namedtuple
+from collections import deque
 
 from ezpz.errors import LaunchError
+from ezpz.fields import Malformed, Record
 from ezpz.launch import frames, messages
 from ezpz.launch.backlog import Backlog
 from ezpz.launch.frames import CHALLENGE_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
 from ezpz.launch.host import local_socket
-from ezpz.launch.messages import HELLOS, ORDERS, PIECE, REPORTS, WELCOMES, MalformedMessage, Piece
+from ezpz.launch.messages import HELLOS, ORDERS, PIECE, REPORTS, WELCOMES, Piece
 from ezpz.launch.shared_slots import Slots
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -68,15 +69,12 @@ class LauncherGoneError(LaunchError):
     """The launcher has ended: on its own host, where no firewall stands between, nothing listens at its port."""
 
 
-class End(namedtuple("End", "connection reader writer")):  # noqa: PYI024  # typing.NamedTuple needs typing
+class End(Record):
     """The agent's end of one connection, with what reads and makes its frames."""
 
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-        connection: socket.socket
-        reader: FrameReader
-        writer: FrameWriter
+    connection: socket.socket
+    reader: FrameReader
+    writer: FrameWriter
 
     @classmethod
     def made(cls, connection: socket.socket, keys: Keys = UNSIGNED) -> End:
@@ -267,7 +265,7 @@ class Connection:
             if local_socket.will_pass(error):
                 return
             data = b""
-        except MalformedMessage:
+        except Malformed:
             data = b""
         if not data:
             yield 0, messages.Lost()

@@ -13,6 +13,7 @@ import time
 
 from ezpz import proc
 from ezpz.errors import EzpzError
+from ezpz.fields import Malformed
 from ezpz.launch import messages
 from ezpz.launch.backlog import enlarge
 from ezpz.launch.host import process_tree, rank_start
@@ -117,7 +118,7 @@ class LocalConnections:
         try:
             for message in self._inboxes[connection].feed(data):
                 self._heard(connection, message, tuple(files))
-        except messages.MalformedMessage:
+        except Malformed:
             data = b""
         if not data:
             self._loop.forget(connection)

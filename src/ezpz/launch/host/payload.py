@@ -16,12 +16,12 @@ import json
 import os
 import sys
 import time
-from collections import namedtuple
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(__file__ + "/../../../.."))  # pathlib costs 10 ms
 
 from ezpz.errors import LaunchError
+from ezpz.fields import Record, as_dict
 
 UNSEEN = 66  # exit code of an agent that cannot read the file of its payload: EX_NOINPUT of sysexits.h
 _APPEARS_WITHIN = 5.0  # seconds for a file to be seen on another host: network file systems cache names
@@ -31,15 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class Payload(namedtuple("Payload", "command folder environ")):  # noqa: PYI024  # typing.NamedTuple needs typing
+class Payload(Record):
     """What an agent is to run, where, and with which variables."""
 
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-        command: list[str]
-        folder: str
-        environ: dict[str, str]
+    command: list[str]
+    folder: str
+    environ: dict[str, str]
 
 
 def contents(command: Sequence[str], environ: Mapping[str, str]) -> Payload:
@@ -50,7 +47,7 @@ def contents(command: Sequence[str], environ: Mapping[str, str]) -> Payload:
 
 def pack(command: Sequence[str], environ: Mapping[str, str]) -> bytes:
     """Return the payload for every agent, as bytes."""
-    text = json.dumps(contents(command, environ)._asdict())  # ASCII, so that characters are bytes
+    text = json.dumps(as_dict(contents(command, environ)))  # ASCII, so that characters are bytes
     return f"{len(text)} {text}".encode("ascii")
 
 

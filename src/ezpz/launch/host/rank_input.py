@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from ezpz.fields import Malformed
 from ezpz.launch import messages
 from ezpz.launch.host.local_socket import will_pass
 
@@ -90,7 +91,7 @@ class RankInput:
             if isinstance(error, BlockingIOError) or will_pass(error):
                 return
             data = b""
-        except messages.MalformedMessage:
+        except Malformed:
             data = b""
         if not data and not self.over:  # the rank must not take this for the end of its input
             self._leave_source()

@@ -23,6 +23,7 @@ import sys
 import time
 
 from ezpz.errors import EzpzError, LaunchError, shell_code
+from ezpz.fields import Malformed
 from ezpz.launch import shim_messages as messages
 from ezpz.launch.contract import rank_variables, restore_mask, restore_paths, threads, unquoted
 from ezpz.launch.host.local_socket import claim, reach, send, will_pass
@@ -397,7 +398,7 @@ class _Shim:
                 elif isinstance(order, messages.Release):
                     self._may_begin = False
                     self._released = order.codes
-        except messages.MalformedMessage:
+        except Malformed:
             data = b""
         if not data:  # it was killed: the host is lost to the launcher, and nothing of it may stay
             self._agent = None

@@ -22,10 +22,10 @@ import os
 import re
 import signal
 import sys
-from collections import namedtuple
 from time import monotonic
 
 from ezpz import proc
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -51,15 +51,12 @@ _STATES = {
 }
 
 
-class Frame(namedtuple("Frame", "function file line")):  # noqa: PYI024
+class Frame(Record):
     """A function without its class, the file as Python names it, the line (0 when not known)."""
 
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-        function: str
-        file: str
-        line: int
+    function: str
+    file: str
+    line: int
 
 
 def pythons(pid: int) -> list[int]:

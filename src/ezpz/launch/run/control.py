@@ -13,9 +13,9 @@ import selectors
 import socket
 import sys
 import time
-from collections import namedtuple
 from itertools import islice
 
+from ezpz.fields import Malformed, Record
 from ezpz.launch import frames
 from ezpz.launch.backlog import Backlog
 from ezpz.launch.frames import GREETING_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
@@ -33,7 +33,6 @@ from ezpz.launch.messages import (
     Done,
     Hello,
     Lost,
-    MalformedMessage,
     Note,
     OutputTaken,
     Piece,
@@ -60,27 +59,21 @@ _ORDER = 256  # bytes, about, that an order takes besides its own
 _READS = 16  # of all hosts' output in a turn, about: signals and reports wait meanwhile
 
 
-class Report(namedtuple("Report", "host message world", defaults=(0,))):  # noqa: PYI024  # NamedTuple needs typing
+class Report(Record):
     """What the agent of the host with this index reports of a world: `Hello` when it has come, `Lost` when it has
     gone, and with it all worlds of the host.
     """
 
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-        host: int
-        message: Message
-        world: int = 0
+    host: int
+    message: Message
+    world: int = 0
 
 
-class WayBack(namedtuple("WayBack", "connection writer")):  # noqa: PYI024  # as above
+class WayBack(Record):
     """The other direction of an agent's connection for output, which carries the input of rank 0."""
 
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-        connection: socket.socket
-        writer: FrameWriter
+    connection: socket.socket
+    writer: FrameWriter
 
 
 class _Stranger:
@@ -120,7 +113,7 @@ class _Stream:
         """Return the piece in a frame; None for the end.
 
         Raises:
-            MalformedMessage: It is none, or the end of more or fewer pieces.
+            Malformed: It is none, or the end of more or fewer pieces.
         """
         end = Piece.decode_end(content)
         if end is None:
@@ -129,7 +122,7 @@ class _Stream:
         elif end == self.taken:
             piece, self.has_ended = None, True
         else:
-            raise MalformedMessage(f"the end of {end} pieces of output, of which {self.taken} have come")
+            raise Malformed(f"the end of {end} pieces of output, of which {self.taken} have come")
         self.taken += 1
         return piece
 
@@ -403,7 +396,7 @@ class Control:
             try:
                 greeting, keys = frames.check(self._secret, stranger.challenge, stranger.came)
                 peer = self._admit(connection, greeting, UNSIGNED if stranger.is_local else keys)
-            except MalformedMessage:
+            except Malformed:
                 self._turn_away(stranger)
                 return
             del self._strangers[stranger]
@@ -440,18 +433,18 @@ class Control:
         """Take a connection of an agent that knows the secret.
 
         Raises:
-            MalformedMessage: There is such a connection already, or its agent has no other, or the plan no such host.
+            Malformed: There is such a connection already, or its agent has no other, or the plan no such host.
         """
         peer = _Peer(connection, greeting, keys)
         known = self._agents.get(peer.agent)
         if not -1 <= peer.index < self._hosts or (known is None) != (peer.kind == frames.REPORTS):
-            raise MalformedMessage("a second introduction")
+            raise Malformed("a second introduction")
         if known is None:
             self._agents[peer.agent] = peer
             return peer
         stream = self._streams.get(peer.agent)
         if known.index != peer.index or (stream is None and peer.agent in self._had_output):
-            raise MalformedMessage("output of another host, or behind its end")
+            raise Malformed("output of another host, or behind its end")
         if stream is None:
             self._had_output.add(peer.agent)
             stream = self._streams[peer.agent] = _Stream(peer.agent, peer.index)
@@ -479,7 +472,7 @@ class Control:
             if isinstance(error, BlockingIOError) or local_socket.will_pass(error):
                 return
             data, is_silent = b"", error.errno not in {errno.ECONNRESET, errno.EPIPE}
-        except MalformedMessage:  # nothing more of this peer can be understood
+        except Malformed:  # nothing more of this peer can be understood
             data = b""
             if peer.kind == frames.OUTPUTS and peer.agent in self._agents:
                 _hang_up(self._agents[peer.agent])

@@ -9,7 +9,7 @@ import signal
 import time
 
 from ezpz.errors import did_you_mean, shell_code
-from ezpz.records import NamedTuple, Record
+from ezpz.fields import Record, replace
 from ezpz.visible import visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -84,7 +84,7 @@ _EXCEPTION_LINES = 8  # NCCL's has that many at most
 _SHOWN = 3  # failures besides the cause that are named one by one
 
 
-class Failure(NamedTuple):
+class Failure(Record):
     """Something that ends the run.
 
     Attributes:
@@ -218,7 +218,7 @@ def aborted(failures: Sequence[Failure]) -> Failure | None:
         if match:
             code = int(match[1]) & 0xFF or 1  # a parent sees the last byte
             does = "called MPI_Abort" if "MPI_Abort" in match[0] else "was aborted by its MPI"
-            return failure._replace(how=f"{does} and exited with code {code}", code=code, why="")
+            return replace(failure, how=f"{does} and exited with code {code}", code=code, why="")
     return None
 
 

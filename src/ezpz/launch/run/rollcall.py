@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from ezpz.cluster.scheduler import scheduler
+from ezpz.fields import Record
 from ezpz.ranks import FAMILIES
-from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STAGES = ("shim", "process", "interpreter", "torch", "setup", "met", "group", "model", "data", "step", "second_step")
 
 
-class _Times(NamedTuple):
+class _Times(Record):
     ranks: int
     low: float
     median: float

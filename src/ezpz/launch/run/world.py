@@ -11,6 +11,7 @@ import signal
 import time
 
 from ezpz.errors import EzpzError
+from ezpz.fields import replace
 from ezpz.launch import messages
 from ezpz.launch.run.failures import (
     CANNOT_START,
@@ -404,7 +405,7 @@ class World:
             cause = nodes_failed(nodes, children.all[0].name)
             failures[:], self.outcome.lost = [cause], nodes
         elif cause.why == "mismatch":
-            cause = cause._replace(how=self.roll.mismatch())
+            cause = replace(cause, how=self.roll.mismatch())
             failures[:] = [cause]
         elif through_mpi := aborted(failures):
             cause = through_mpi

@@ -20,7 +20,7 @@ import re
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from ezpz.records import NamedTuple
+from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _WORLDS = ("world_size", "ranks", "world", "nproc", "gpus", "ngpu", "ngpus")
 _LONGEST = 4096  # characters of a line that are looked at
 
 
-class StartTime(NamedTuple):
+class StartTime(Record):
     """One start.
 
     Attributes:
@@ -63,7 +63,7 @@ class StartTime(NamedTuple):
         return None if self.stopped is None else (self.stopped - self.started).total_seconds()
 
 
-class StartTimes(NamedTuple):
+class StartTimes(Record):
     """What a file says.
 
     Attributes:

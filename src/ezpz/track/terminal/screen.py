@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ezpz.broken_pipe import give_up
-from ezpz.records import NamedTuple
+from ezpz.fields import Record, replace
 from ezpz.track.terminal.width import columns
 from ezpz.visible import LINES, encoding_of, flush, is_closed, is_terminal, use_color, visible
 
@@ -37,7 +37,7 @@ class Picture:
         except (OSError, ValueError):
             wide, high = 0, 0
         screen = look(self._stream, width=wide or None, piped=_UNKNOWN[0])
-        return screen._replace(height=high or _UNKNOWN[1])
+        return replace(screen, height=high or _UNKNOWN[1])
 
     def draw(self, lines: Sequence[str], screen: Screen) -> bool:
         """Draw lines over those of the last call.
@@ -66,7 +66,7 @@ _SAMPLE = "▝┤█▁…"
 _NO_UTF8 = {"C", "POSIX"}
 
 
-class Screen(NamedTuple):
+class Screen(Record):
     """What a stream can show.
 
     Attributes:

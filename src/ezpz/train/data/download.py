@@ -10,8 +10,8 @@ from pathlib import Path
 from time import monotonic
 
 from ezpz.errors import MachineError, UsageError, did_you_mean
+from ezpz.fields import Record
 from ezpz.log import get_logger
-from ezpz.records import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

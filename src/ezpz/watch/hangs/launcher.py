@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 
+from ezpz.fields import to_fields
 from ezpz.launch.host.stacks import Frame
 from ezpz.launch.places import locate, summarise, words_of
-from ezpz.launch.shim_messages import to_fields
 from ezpz.launch.watchers import LauncherHandle, LauncherSide
 from ezpz.watch.hangs.messages import CollectivesTold, StacksTaken, TakeStacks, TellCollectives
 

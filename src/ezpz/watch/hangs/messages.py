@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ezpz.launch.shim_messages import (
-    Message,
+from ezpz.fields import (
     Seconds,
     Text,
     flag_field,
@@ -15,6 +14,7 @@ from ezpz.launch.shim_messages import (
     seconds_field,
     text_field,
 )
+from ezpz.launch.shim_messages import Message
 
 _PATH, _NAME, _FUNCTION = 4096, 80, 1024  # characters
 _FRAMES = 1000

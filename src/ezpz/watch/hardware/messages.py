@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from ezpz.launch.shim_messages import (
-    Message,
-    Seconds,
-    Text,
-    flag_field,
-    list_field,
-    part_field,
-    rows_field,
-    seconds_field,
-    text_field,
-)
+from ezpz.fields import Seconds, Text, flag_field, list_field, part_field, rows_field, seconds_field, text_field
+from ezpz.launch.shim_messages import Message
 
 
 class DeviceFigures(Message):

@@ -12,10 +12,10 @@ import time
 from functools import cache
 
 from ezpz.errors import EzpzError, MachineError, UsageError
+from ezpz.fields import Record
 from ezpz.interpreter import module_line, script_of
 from ezpz.launch.run.failures import UNREACHED_BY_ALL
 from ezpz.launch.watchers import LauncherHandle, LauncherSide
-from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _RECORDED = 1024  # hosts whose facts are in run.json; of more, what was found a
 _TOGETHER = 0.3  # seconds for the agents of other hosts to report the same
 
 
-class Refusal(NamedTuple):
+class Refusal(Record):
     """Why no rank of a launch may begin.
 
     Attributes:
@@ -58,7 +58,7 @@ def _by_user(text: str) -> Refusal:
     return Refusal(text, {}, is_users=True)
 
 
-class _Doctor(NamedTuple):
+class _Doctor(Record):
     """What `ezpz doctor` has answered: findings and facts, or why it gave none."""
 
     findings: Sequence[dict[str, Any]] = ()
@@ -145,7 +145,7 @@ class Preflight(LauncherSide):
         return [*more, *_notes(self._by_name(), self._plan)]
 
     def _record(self) -> dict[str, Any]:
-        from ezpz.launch.shim_messages import to_fields
+        from ezpz.fields import to_fields
 
         hosts = {}
         if len(self._looked) <= _RECORDED:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ezpz.launch.shim_messages import Message, Number, Text, list_field, number_field, rows_field, text_field
-from ezpz.records import NamedTuple
+from ezpz.fields import Number, Record, Text, list_field, number_field, rows_field, text_field
+from ezpz.launch.shim_messages import Message
 
 _PATH, _TEXT = 4096, 1 << 14  # characters
 
 
-class Look(NamedTuple):
+class Look(Record):
     """What is looked at, besides what every launch needs.
 
     Attributes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ezpz.launch.shim_messages import Message, flag_field, number_field, rank_field, seconds_field, text_field
+from ezpz.fields import flag_field, number_field, rank_field, seconds_field, text_field
+from ezpz.launch.shim_messages import Message
 
 _NAME = 80  # characters: of a section
 

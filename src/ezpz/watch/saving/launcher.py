@@ -12,6 +12,7 @@ import os
 import time
 
 from ezpz import durations
+from ezpz.fields import replace
 from ezpz.launch.watchers import LauncherHandle, LauncherSide, Wait
 from ezpz.watch.saving.messages import AskToSave, SaveAnswered, SaveNow, Savers
 from ezpz.watch.saving.rules import ask_at, longest_wait, step_ahead
@@ -166,8 +167,7 @@ class Saving(LauncherSide):
         """Expect nothing more of a host that is done."""
         if self._hosts.get(host) and self._hosts[host].ranks:
             known = self._hosts[host]
-            gone = {name: getattr(known, name) for name in known.fields} | {"ranks": 0, "agree": 0}
-            self._hosts[host] = Savers(**gone)
+            self._hosts[host] = replace(known, ranks=0, agree=0)
             self._judge_answers()
 
     def verdict(self, code: int, *, stopped: bool) -> str | None:

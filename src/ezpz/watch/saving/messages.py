@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ezpz.launch.shim_messages import RANKS, Message, flag_field, number_field, seconds_field
+from ezpz.fields import RANKS, flag_field, number_field, seconds_field
+from ezpz.launch.shim_messages import Message
 
 
 class Saver(Message):

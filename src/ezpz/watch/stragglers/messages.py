@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from ezpz.launch.shim_messages import (
-    Message,
-    Seconds,
-    list_field,
-    part_field,
-    rank_field,
-    seconds_field,
-    text_field,
-)
+from ezpz.fields import Seconds, list_field, part_field, rank_field, seconds_field, text_field
+from ezpz.launch.shim_messages import Message
 
 _TEXT, _LINE = 1 << 14, 1024  # characters
 

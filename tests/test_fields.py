@@ -1,4 +1,4 @@
-"""Records and tuples with names do what dataclasses and typing do, without their import."""
+"""Records do what dataclasses and typing do, without their import, and check what they are made of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,22 @@ import sys
 
 import pytest
 
-from ezpz.records import EMPTY, NamedTuple, Record, as_dict, replace
+from ezpz.fields import (
+    EMPTY,
+    Part,
+    Real,
+    Record,
+    Text,
+    as_dict,
+    as_far_as_it_fits,
+    json_field,
+    list_field,
+    map_field,
+    number_field,
+    part_field,
+    replace,
+    text_field,
+)
 
 
 class Point(Record):
@@ -26,7 +41,7 @@ class Positive(Record):
             raise ValueError(self.value)
 
 
-class Pair(NamedTuple):
+class Pair(Record):
     left: int
     right: str = "r"
 
@@ -90,25 +105,62 @@ def test_equal_records_have_one_hash():
     assert {Positive(1), Positive(1), Positive(2)} == {Positive(1), Positive(2)}
 
 
-def test_a_tuple_with_names_is_a_tuple():
-    pair = Pair(1)
-    assert pair == (1, "r") == Pair(left=1)
-    assert (pair.left, pair.right, pair.both) == (1, "r", "1r")
-    assert pair._replace(right="x") == (1, "x")
-    assert pair._asdict() == {"left": 1, "right": "r"}
-    assert Pair._make([2, "y"]) == (2, "y")
-    assert repr(pair) == "Pair(left=1, right='r')"
+def test_a_record_can_be_unpacked_and_matched():
+    left, right = pair = Pair(1)
+    assert (left, right, pair.both) == (1, "r", "1r")
     match pair:
-        case Pair(left=left):
-            assert left == 1
-    with pytest.raises(AttributeError):
-        pair.left = 2
-    with pytest.raises(TypeError, match="Pair lacks left"):
-        Pair()
+        case Pair(1, right="r"):
+            pass
+        case _:
+            pytest.fail("it did not match")
+
+
+def test_fields_of_a_base_come_first():
+    class Triple(Pair):
+        third: int = 3
+
+    assert as_dict(Triple(1)) == {"left": 1, "right": "r", "third": 3}
+    assert replace(Triple(1), third=4) == Triple(1, "r", 4)
+
+
+class Inner(Record):
+    path: str = text_field()
+    size: int = number_field(0, default=0)
+
+
+class Outer(Record):
+    name: str = text_field(default="")
+    inner: Inner | None = part_field(Inner, default=None)
+    many: list[Inner] = list_field(Part(Inner), default=())
+    words: list[str] = list_field(Text(9), default=())
+    times: dict[str, float] = map_field(Real(0, 9), default=EMPTY)
+    more: dict[str, object] = json_field(dict, default=EMPTY)
+
+
+@pytest.mark.parametrize(
+    ("values", "held", "wrong"),
+    [
+        ({}, {}, []),
+        (dict.fromkeys(("name", "inner", "many", "words", "times", "more")), {}, []),
+        ({"name": 3}, {}, ["name"]),
+        ({"inner": {"size": 2}}, {}, ["inner"]),  # it lacks its path
+        ({"inner": {"path": "a", "size": True}}, {"inner": Inner("a")}, ["inner.size"]),
+        ({"many": [{"path": "a"}, 7, {"path": 1}]}, {"many": [Inner("a")]}, ["many", "many"]),
+        ({"words": ["a", 1]}, {}, ["words"]),
+        ({"times": {"a": 1, "b": "x", "c": None}}, {"times": {"a": 1}}, ["times.b"]),
+        ({"times": {"a": float("nan")}}, {}, ["times.a"]),
+        ({"more": []}, {}, ["more"]),
+        ({"name": "n", "strange": 1, "more": {"a": [1]}}, {"name": "n", "more": {"a": [1]}}, []),
+    ],
+)
+def test_what_does_not_fit_is_missing(values, held, wrong):
+    found: list[str] = []
+    assert as_far_as_it_fits(Outer, values, found) == Outer(**held)
+    assert found == wrong
 
 
 def test_the_import_is_light():
-    code = "import sys; before = set(sys.modules); import ezpz.records; print(*sorted(set(sys.modules) - before))"
+    code = "import sys; before = set(sys.modules); import ezpz.fields; print(*sorted(set(sys.modules) - before))"
     line = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"]
     answer = subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()
     assert not {"dataclasses", "typing", "inspect", "re", "enum"} & set(answer)
