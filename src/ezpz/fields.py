@@ -257,6 +257,29 @@ class Map(Field):
         return found
 
 
+class Pair(Field):
+    """A counter before and after: two numbers, each None where it is not known."""
+
+    __slots__ = ()
+
+    def check(self, value: Any) -> tuple[int | None, int | None]:
+        if type(value) is not list or len(value) != 2:
+            raise Malformed("expected two numbers")
+        before, after = (each if type(each) is int else None for each in value)
+        return before, after
+
+
+class Share(Field):
+    """A finite number, or a text that says something to it."""
+
+    __slots__ = ()
+
+    def check(self, value: Any) -> float | str:
+        if type(value) is str or (type(value) in {int, float} and -FAR <= value <= FAR):
+            return value  # type: ignore[no-any-return]  # one of both
+        raise Malformed("expected a number or a text")
+
+
 class Json(Field):
     """Whatever JSON holds, or of that an object or a list with whatever is in it."""
 
@@ -309,6 +332,10 @@ def list_field(of: Field, most: int = 1 << 26, *, default: Any = _REQUIRED) -> A
 
 def map_field(of: Field, *, default: Any = _REQUIRED) -> Any:
     return Map(of, default)
+
+
+def pair_field(*, default: Any = _REQUIRED) -> Any:
+    return Pair(default)
 
 
 def json_field(kind: type = object, *, default: Any = _REQUIRED) -> Any:
@@ -369,6 +396,7 @@ class _RecordType(type):
         rows_field,
         list_field,
         map_field,
+        pair_field,
         json_field,
     ),
 )
@@ -459,6 +487,8 @@ def from_fields(kind: type[_R], values: dict[str, Any]) -> _R:
 def as_far_as_it_fits(kind: type[_R], values: dict[str, Any], wrong: list[str], place: str = "") -> _R:
     """Make a record of an object out of JSON; a field that is missing, null or holds something else is its default.
 
+    A field ``raw``, which says nothing of what it may hold, holds the object.
+
     Args:
         kind: The class of the record.
         values: The object.
@@ -468,7 +498,7 @@ def as_far_as_it_fits(kind: type[_R], values: dict[str, Any], wrong: list[str], 
     Raises:
         Malformed: One without a default is.
     """
-    found = {}
+    found: dict[str, Any] = {"raw": values} if "raw" in kind.NAMES else {}
     for name, field in kind.CHECKS.items():
         value = values.get(name)
         if value is None:

@@ -1,0 +1,88 @@
+"""Read a record from a file that another user, another version or a crash may have left.
+
+A field that is missing, or holds something else than ezpz writes there, holds its default. What this version does not
+know is kept in ``raw``, so that who completes a record and writes it again takes nothing away.
+"""
+
+from __future__ import annotations
+
+from ezpz.errors import TrackError
+from ezpz.fields import EMPTY, Record, Text, as_far_as_it_fits
+from ezpz.files import read_object
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+    from typing import Any, ClassVar
+
+    from typing_extensions import Self
+
+__all__ = ["LONGEST", "Stored", "text"]
+
+LONGEST = 1 << 26  # characters of a text: no file that is read has more
+
+
+def text() -> Text:
+    """Return what a text of any length is: the kind of items of a list."""
+    return Text(LONGEST)
+
+
+class Stored(Record):
+    """A record of a file; false where there is none, or nothing that can be read.
+
+    Attributes:
+        raw: The object in the file, with what does not fit and what this version does not know.
+    """
+
+    raw: Mapping[str, Any] = EMPTY
+
+    if TYPE_CHECKING:
+        SCHEMA: ClassVar[int]
+        UPGRADES: ClassVar[tuple[Callable[[dict[str, Any]], dict[str, Any]], ...]]
+    else:
+        SCHEMA = 1  # what this version writes; a file without a schema is of the first
+        UPGRADES = ()  # what makes an object of schema 1 one of schema 2, and so on
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], wrong: list[str] | None = None) -> Self:
+        """Return the record that an object holds.
+
+        Args:
+            values: The object, as JSON has it.
+            wrong: Takes the names of fields that hold something else than they must.
+        """
+        found = dict(values)
+        schema = found.get("schema")
+        for upgrade in cls.UPGRADES[max(schema, 1) - 1 if type(schema) is int else 0 :]:
+            found = upgrade(found)
+        return as_far_as_it_fits(cls, found, [] if wrong is None else wrong)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the record in a file; an empty one where that is missing, broken, too large or holds no object."""
+        return cls.of(read_object(path))
+
+    def __bool__(self) -> bool:
+        return bool(self.raw)
+
+    def refuse_newer(self, path: str | os.PathLike[str]) -> None:
+        """Refuse a record that a newer ezpz wrote, which may mean something else by its fields.
+
+        Args:
+            path: Its file, for the error.
+
+        Raises:
+            TrackError: Its schema is newer than `SCHEMA`.
+        """
+        schema = self.raw.get("schema")
+        if type(schema) is not int or schema <= self.SCHEMA:
+            return
+        from ezpz import __version__
+
+        versions = self.raw.get("versions")
+        writer = versions.get("ezpz", "a newer one") if isinstance(versions, dict) else "a newer one"
+        raise TrackError(
+            f"cannot read {path}: its schema is {schema}, written by ezpz {writer}; this ezpz {__version__} reads "
+            f"schemas up to {self.SCHEMA}. Use the ezpz that wrote it, or a newer one."
+        )
