@@ -14,6 +14,7 @@ from lab.require import require
 sys.path.insert(0, str(ROOT / "docs"))
 # Both lie beside docs/conf.py.
 import check_pages
+import record_fields
 import reference
 
 DOCS = ROOT / "docs"
@@ -310,3 +311,8 @@ def test_every_file_of_the_page_is_one_that_the_code_names():
         assert max(re.split(r"<\w+>", last), key=len) in code, name
     for name in ("metrics.jsonl", "metrics.columns", "hardware.jsonl", "report.html", "collectives.json"):
         assert name in rows
+
+
+def test_the_tables_of_fields_are_those_of_the_classes():
+    text = record_fields.PAGE.read_text(encoding="utf-8")
+    assert text == record_fields.page(text), "run `python docs/record_fields.py`"

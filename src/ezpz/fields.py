@@ -269,17 +269,6 @@ class Pair(Field):
         return before, after
 
 
-class Share(Field):
-    """A finite number, or a text that says something to it."""
-
-    __slots__ = ()
-
-    def check(self, value: Any) -> float | str:
-        if type(value) is str or (type(value) in {int, float} and -FAR <= value <= FAR):
-            return value  # type: ignore[no-any-return]  # one of both
-        raise Malformed("expected a number or a text")
-
-
 class Json(Field):
     """Whatever JSON holds, or of that an object or a list with whatever is in it."""
 

@@ -2,6 +2,7 @@
 
 import json
 
+from ezpz.records.launch import Failure
 from ezpz.track.launches import find_launch, launch_cause
 from ezpz.track.report import build_page
 from ezpz.track.run import open_run
@@ -22,9 +23,9 @@ def test_each_attempt_is_found_by_its_own_id_with_its_cause_and_its_decision(tmp
     }
     record = {"launch_id": "aaaabbbb22222222", "cause": None, "attempts": [first, last], "cwd": "/here"}
     (folder / "run.json").write_text(json.dumps(record))
-    assert find_launch("aaaabbbb11111111")[1]["cwd"] == "/here"
+    assert find_launch("aaaabbbb11111111")[1].cwd == "/here"
     assert launch_cause("aaaabbbb11111111")[1] == "host n02 is lost; attempt 1 on n01, n02, again: n02 is retired"
-    assert launch_cause("aaaabbbb22222222") == ({}, "")
+    assert launch_cause("aaaabbbb22222222") == (Failure(), "")
     assert find_launch("aaaabbbb33333333") is None
 
 

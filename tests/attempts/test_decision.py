@@ -2,11 +2,12 @@
 
 import random
 
-from ezpz.launch.decision import Again, Attempts, Clock, Raised, Stop, Verdict, decide, needs_probe, raised
+from ezpz.launch.decision import Again, Attempts, Clock, Raised, Stop, decide, needs_probe, raised
+from ezpz.records.launch import Attempt, ProbedHost
 
 HOSTS = ("n01", "n02", "n03", "n04")
 THREE = ["n01", "n02", "n03"]
-OK = Verdict(answered=True)
+OK = ProbedHost(answered=True)
 ALL_OK = dict.fromkeys(HOSTS, OK)
 NOON = Clock(now=1000.0)
 
@@ -97,7 +98,7 @@ LOST = {"why": "its connection ended, or answered no more", "host": "n02", "lost
 
 
 def decided(*rows, probe=ALL_OK, clock=NOON, limit=9, hosts=HOSTS, wanted=3):
-    attempts = Attempts(limit=limit, hosts=hosts, wanted=wanted, rows=rows)
+    attempts = Attempts(limit=limit, hosts=hosts, wanted=wanted, rows=tuple(map(Attempt.of, rows)))
     return decide(attempts, probe if needs_probe(attempts, clock) else None, clock)
 
 
@@ -224,15 +225,15 @@ def test_what_a_probe_finds():
     def probed(**verdicts):
         return decided(rank(137), probe={**ALL_OK, **verdicts})
 
-    gone = Verdict(answered=True, fails="it has 3 devices; expected 4")
+    gone = ProbedHost(answered=True, fails="it has 3 devices; expected 4")
     assert (probed(n01=gone).hosts, [*probed(n01=gone).retired]) == (("n02", "n03", "n04"), ["n01"])
     spare = probed(n04=gone)
     assert (spare.hosts, [*spare.retired]) == (SAME, ["n04"])
-    silent = Verdict(answered=False)
+    silent = ProbedHost(answered=False)
     assert probed(n02=silent).hosts == REPLACED
     two = probed(n02=silent, n03=silent)  # the network, or the probe itself
     assert (two.hosts, two.retired) == (SAME, {})
-    full = Verdict(answered=True, notes=("TMPDIR (/tmp) has 0 MiB left", "the clock of n02 is 9 s behind"))
+    full = ProbedHost(answered=True, notes=("TMPDIR (/tmp) has 0 MiB left", "the clock of n02 is 9 s behind"))
     assert (probed(n02=full).hosts, probed(n02=full).retired) == (SAME, {})
 
 
@@ -267,7 +268,7 @@ def test_the_incidents_of_other_launchers():
     # 130 hosts of a scheduler whose failure patterns nobody had written: the first host was evicted, the sick one kept.
     many = tuple(f"x{number:03d}" for number in range(132))
     hung = attempt(124, hosts=many[:130], stopped=True, hang={"ranks": []}, text="(--idle-timeout)")
-    sick = {**dict.fromkeys(many, OK), "x077": Verdict(answered=False)}
+    sick = {**dict.fromkeys(many, OK), "x077": ProbedHost(answered=False)}
     step = decided(hung, hosts=many, wanted=130, probe=sick)
     assert [*step.retired] == ["x077"]
     assert step.hosts[0] == "x000"
@@ -282,7 +283,9 @@ def test_the_incidents_of_other_launchers():
     assert (step.hosts, step.retired) == (spares[:522], {})
     # "couldn't forward RPC to child X": the host that reported it was evicted, and X kept. Here words name no host
     # but the one that never came up, and where that is unclear all are probed.
-    step = decided(attempt(125, began=False, host=None, silent=THREE), probe={**ALL_OK, "n03": Verdict(answered=False)})
+    step = decided(
+        attempt(125, began=False, host=None, silent=THREE), probe={**ALL_OK, "n03": ProbedHost(answered=False)}
+    )
     assert [*step.retired] == ["n03"]
     # A spare that joins a rendezvous which others hold closes it for good: an attempt is a whole launch here, and its
     # hosts are all that it has.
@@ -296,13 +299,13 @@ def test_application_failures_retire_no_healthy_host_and_each_sick_one_is_found(
     for _ in range(300):
         sick = draw.choice([None, None, "n02", "n04"])
         verdicts = {
-            host: Verdict(
+            host: ProbedHost(
                 answered=True, notes=(draw.choice(["TMPDIR has 0 MiB left", "importing torch took 19 s", ""]),)
             )
             for host in HOSTS
         }
         if sick:
-            verdicts[sick] = Verdict(answered=True, fails="device 2 computes wrongly")
+            verdicts[sick] = ProbedHost(answered=True, fails="device 2 computes wrongly")
         host, at = draw.choice(THREE), draw.choice([None, 0, 7])
         words = draw.choice(["", BUG.format(line=draw.randrange(9)), BAD_ALLOC, OUT_OF_MEMORY, ILLEGAL, LOST_PEER])
         row = rank(draw.choice([1, 3, 134, 137, 139, 143]), words, host=host, at=at)

@@ -4,6 +4,7 @@ from ezpz.cluster.job_state import JobState
 from ezpz.launch.chain_verdict import Ending, read, verdict
 from ezpz.launch.decision import Clock
 from ezpz.launch.run import failures
+from ezpz.records.launch import Attempt
 
 CLOCK = Clock(now=1000.0, end=9000.0)
 AT_THE_END = Clock(now=8950.0, end=9000.0)
@@ -72,10 +73,14 @@ TABLE = {
 }
 
 
+def as_rows(fields):
+    return {**fields, "row": fields["row"] and Attempt.of(fields["row"])}
+
+
 def test_verdicts(subtests):
     for name, (fields, is_newer, clock, wanted) in TABLE.items():
         with subtests.test(name):
-            ending = Ending(**{"row": None, "state": None, **fields, "is_newer": is_newer})
+            ending = Ending(**{"row": None, "state": None, **as_rows(fields), "is_newer": is_newer})
             found = verdict(ending, clock)
             assert found.startswith(wanted) if wanted else found == ""
             assert found in {"done", "again", ""} or found.startswith("stop: ")
@@ -83,11 +88,11 @@ def test_verdicts(subtests):
 
 
 def test_two_jobs_without_anything_new_stop_the_chain():
-    preempted = {"row": STOPPED, "state": JobState("running", ending="preempted"), "is_newer": False}
+    preempted = {"row": Attempt.of(STOPPED), "state": JobState("running", ending="preempted"), "is_newer": False}
     assert verdict(Ending(**preempted), CLOCK) == "again"
     assert verdict(Ending(**preempted, idle=1), CLOCK).startswith("stop: 2 jobs in a row")
     assert verdict(Ending(**{**preempted, "is_newer": True}, idle=1), CLOCK) == "again"
-    assert verdict(Ending({"exit_code": 0}, None, is_newer=False, idle=5), CLOCK) == "done"
+    assert verdict(Ending(Attempt(exit_code=0), None, is_newer=False, idle=5), CLOCK) == "done"
 
 
 READ = {

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from ezpz.records.launch import LaunchRecord
 from ezpz.track.startup import STAGES, Startup, changes, delays, read_startup
-from ezpz.why.record import as_launch
 
 NAMES = [stage.name for stage in STAGES if stage.name != "shim"]
 TYPICAL = dict(zip(NAMES, (0.5, 0.1, 0.4, 3.5, 0.1, 0.2, 1.0, 0.3, 0.8, 0.2), strict=True))
@@ -37,8 +37,12 @@ def fields(hosts=("n01", "n02", "n03"), per_host=2, slower=(), **more):
     return {"command": ["python3", "train.py"], "started": 1.8e9, "plan": plan, "stages": stages, **more}
 
 
+def started(record):
+    return Startup(LaunchRecord.of(record))
+
+
 def test_a_healthy_start_has_no_delay_and_its_stages_sum_to_the_whole():
-    startup = read_startup(fields())
+    startup = read_startup(LaunchRecord.of(fields()))
     assert delays(startup) == []
     assert [each.stage.name for each in startup.arrivals] == NAMES
     assert sum(each.took for each in startup.arrivals) == pytest.approx(sum(TYPICAL.values()))
@@ -61,16 +65,16 @@ HELD_UP = [
 def test_who_held_up_whom_is_named_with_the_stage_and_the_seconds(subtests):
     for slower, said in HELD_UP:
         with subtests.test(said):
-            [delay] = delays(Startup(fields(slower=slower)))
+            [delay] = delays(started(fields(slower=slower)))
             assert str(delay) == said
-    found = delays(Startup(fields(slower=[(0, "setup", 8.0), (4, "model", 5.0)])))
+    found = delays(started(fields(slower=[(0, "setup", 8.0), (4, "model", 5.0)])))
     assert [(each.host, each.stage.name) for each in found] == [("n01", "setup"), ("n03", "model")]
-    [delay] = delays(Startup(fields(hosts=("laptop",), per_host=4, slower=[(3, "setup", 6.0)])))
+    [delay] = delays(started(fields(hosts=("laptop",), per_host=4, slower=[(3, "setup", 6.0)])))
     assert str(delay) == "9.5 s of imports and own code on rank 3 on laptop held up 3 ranks for 6 s"
 
 
 def test_what_is_slow_on_all_hosts_holds_up_nobody():
-    startup = Startup(fields(slower=[(None, "setup", 20.0), (None, "met", 15.0), (None, "step", 30.0)]))
+    startup = started(fields(slower=[(None, "setup", 20.0), (None, "met", 15.0), (None, "step", 30.0)]))
     assert delays(startup) == []
     took = {each.stage.name: each.took for each in startup.arrivals}
     assert (took["met"], took["step"]) == (pytest.approx(15.1), pytest.approx(30.8))
@@ -80,7 +84,7 @@ def test_a_world_too_large_for_single_ranks_keeps_its_summary():
     told = fields()
     for stage in told["stages"].values():
         del stage["by_rank"]
-    startup = Startup(told)
+    startup = started(told)
     assert delays(startup) == []
     assert startup.by_host("setup") == {}
     assert [each.rank for each in startup.arrivals] == [-1] * len(NAMES)
@@ -91,28 +95,28 @@ def test_a_damaged_record_tells_nothing_and_one_without_some_ranks_the_rest(subt
     told = fields()
     told["stages"]["setup"]["by_rank"][5] = None
     told["stages"]["met"]["by_rank"] = told["stages"]["met"]["by_rank"][:3]
-    delays(Startup(told))
+    delays(started(told))
     plain = fields(slower=[(4, "torch", 10.0)])
     plain["stages"] = {name: plain["stages"][name] for name in ("process", "interpreter", "torch")}
-    startup = Startup(plain)
+    startup = started(plain)
     assert startup.first_step is None
     assert startup.total == pytest.approx(11.0)
     [delay] = delays(startup)
     assert (delay.host, delay.stage.name, delay.waited) == ("n03", "torch", pytest.approx(10.0))
     for broken in [{}, {"stages": None}, {"stages": {"torch": 3, "step": {"min": "x"}}}, {"plan": []}]:
         with subtests.test(str(broken)):
-            assert read_startup(as_launch(broken)) is None
+            assert read_startup(LaunchRecord.of(broken)) is None
 
 
 def test_hosts_come_with_their_first_and_last_rank():
-    by_host = Startup(fields(slower=[(3, "setup", 1.0)])).by_host("setup")
+    by_host = started(fields(slower=[(3, "setup", 1.0)])).by_host("setup")
     assert list(by_host) == ["n01", "n02", "n03"]
     first, median, last, rank = by_host["n02"]
     assert (first, median, last, rank) == (pytest.approx(4.5), pytest.approx(5.0), pytest.approx(5.5), 3)
 
 
 def test_changes_name_what_became_slower_and_nothing_else():
-    now, then = Startup(fields(slower=[(None, "setup", 9.0)])), Startup(fields())
+    now, then = started(fields(slower=[(None, "setup", 9.0)])), started(fields())
     assert list(map(str, changes(now, then))) == ["imports and own code +9 s (12.5 s instead of 3.5 s)"]
     assert list(map(str, changes(then, now))) == ["imports and own code -9 s (3.5 s instead of 12.5 s)"]
     assert changes(then, then) == []
@@ -122,7 +126,7 @@ def test_4096_ranks_on_512_hosts_are_read_with_each_rank_and_the_late_host_is_na
     hosts = [f"n{number:03}" for number in range(512)]
     record = fields(hosts=hosts, per_host=8, slower=[(8 * 300 + 5, "setup", 20.0)])
     begun = time.process_time()
-    startup = Startup(record)
+    startup = started(record)
     [delay] = delays(startup)
     by_host = startup.by_host("setup")
     assert time.process_time() - begun < 5  # 0.1 s on an idle machine

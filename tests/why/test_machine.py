@@ -1,5 +1,7 @@
 """The rules about the machine under a run, each with its table of records and the cause that they show."""
 
+from ezpz.fields import as_far_as_it_fits
+from ezpz.records.launch import Kernel
 from ezpz.why import Certainty, Facts, diagnose
 from ezpz.why.machine import killed_for_memory, not_killed_for_memory, size_in_words
 
@@ -109,8 +111,9 @@ def test_a_run_that_was_stopped_or_is_well_has_no_cause_of_the_machine():
 
 def test_a_counter_that_is_missing_or_broken_is_unknown():
     for kernel in (None, {}, {"oom_kill": "x"}, {"oom_kill": [1]}, {"oom_kill": [None, 1]}):
-        assert not killed_for_memory(kernel), kernel
-        assert not not_killed_for_memory(kernel), kernel
+        counted = as_far_as_it_fits(Kernel, kernel or {}, [])
+        assert not killed_for_memory(counted), kernel
+        assert not not_killed_for_memory(counted), kernel
 
 
 def test_certainty_is_that_of_the_counter():

@@ -1,5 +1,6 @@
 """What ranks recorded and where they are, as real launches left it, each with the cause that must stand first."""
 
+from ezpz.records.launch import LaunchRecord
 from ezpz.why import Certainty, Facts, diagnose, last_line
 
 PLAN = {"hosts": ["n01", "n02"], "ranks_per_host": [2, 2], "world_size": 4}
@@ -281,18 +282,18 @@ def test_what_shows_nothing_is_no_cause():
 def test_who_waits_for_a_moment_in_a_running_launch_is_no_finding():
     ranks = [rank(0, entries(*EIGHT)), rank(1, entries(*SEVEN, done=True), "load (a.py:1)")]
     for at, expected in ((109.0, []), (120.0, [("collective-missing", 1)])):
-        now = {"at": at, "ranks": []}
-        running = facts(ranks, world=2, hang=None, now=now, state="running", exit_code=None)
+        running = facts([], world=2, hang=None, state="running", exit_code=None)
+        running.use_answer({"at": at, "ranks": [], "collectives": {"ranks": ranks}})
         assert [(cause.cause, cause.rank) for cause in diagnose(running)] == expected
 
 
 def test_two_samples_tell_stuck_from_slow():
     known = lagging("load (a.py:1)")
     stack = [["load", "a.py", 1]]
+    told = {"apart": 2.5, "summary": "…", "ranks": [{"rank": 2, "frames": stack}]}
     for earlier, word in ((stack, "it is stuck"), ([["load", "a.py", 2]], "it moves, and is slow")):
-        hang = known.launch["hang"]
-        hang["ranks"][2]["frames"] = stack
-        hang |= {"apart": 2.5, "earlier": {"ranks": [{"rank": 2, "frames": earlier}]}}
+        hang = {**told, "earlier": {"ranks": [{"rank": 2, "frames": earlier}]}}
+        known.launch = LaunchRecord.of({**known.launch.raw, "hang": hang})
         assert any(word in text and "2.5 s apart" in text for text in diagnose(known)[0].evidence)
 
 

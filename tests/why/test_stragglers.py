@@ -10,6 +10,7 @@ import pytest
 from ezpz.dist import arrivals as arrivals_of_rank
 from ezpz.dist.arrivals import arrivals, where
 from ezpz.fields import replace
+from ezpz.records.launch import LaunchRecord
 from ezpz.watch.stragglers import launcher as arrivals_of_launch
 from ezpz.watch.stragglers.launcher import ArrivalRecord, read_times
 from ezpz.watch.stragglers.messages import ArrivalsTold, RankArrivals
@@ -37,6 +38,11 @@ def world(rng, size, *, steps=120, step=0.3, noise=0.2, memory=0.0, late=None, d
     return found
 
 
+def straggler_in(windows):
+    """Return what is found in windows as run.json has them."""
+    return find(LaunchRecord.of({"arrivals": {"windows": windows}}).arrivals.windows)
+
+
 def windows(found, number=3):
     begin, end = found[0].at, found[-1].at + 1e-6
     span = (end - begin) / number
@@ -52,7 +58,7 @@ def test_noise_alone_is_no_finding():
     for memory, noise, seed in itertools.product((0.0, 0.5, 0.9), (0.05, 0.2), range(WORLDS // 2)):
         rng = random.Random(seed)
         collectives = world(rng, rng.choice([2, 2, 3, 4, 8, 16]), noise=noise, memory=memory)
-        assert find(windows(meetings("0", collectives))) is None, (memory, noise, seed)
+        assert straggler_in(windows(meetings("0", collectives))) is None, (memory, noise, seed)
 
 
 @pytest.mark.slow
@@ -62,7 +68,7 @@ def test_a_straggler_is_found_whichever_it_is():
         size = rng.choice([2, 2, 3, 4, 8, 16])
         late, delay = rng.randrange(size), rng.uniform(0.1, 0.4)
         collectives = world(rng, size, noise=0.05, late=late, delay=delay, buckets=buckets)
-        found = find(windows(meetings("0", collectives)))
+        found = straggler_in(windows(meetings("0", collectives)))
         assert found is not None, seed
         assert found.rank == late
         assert found.last > 0.9
@@ -113,7 +119,7 @@ def test_a_straggler_is_found_however_many_collectives_a_step_has():
     for number, spread, size in itertools.product((1, 5, 25, 60), (0.0, 0.003), (2, 4, 8)):
         rng = random.Random(f"{number} {size} {spread}")
         late = rng.randrange(size)
-        found = find(windows(seen(rng, size, number, late=late, delay=0.05, spread=spread)))
+        found = straggler_in(windows(seen(rng, size, number, late=late, delay=0.05, spread=spread)))
         assert found is not None, (number, spread, size)
         assert found.rank == late
         assert found.last > 0.9
@@ -126,25 +132,25 @@ def test_many_collectives_of_ranks_that_are_alike_are_no_finding():
     for number, seed in itertools.product((1, 5, 25, 60), range(6)):
         rng = random.Random(seed)
         size = rng.choice([2, 4, 8])
-        assert find(windows(seen(rng, size, number, spread=rng.choice([0.0, 0.003])))) is None, seed
-        assert find(windows(seen(rng, size, number, alone=20))) is None, seed
+        assert straggler_in(windows(seen(rng, size, number, spread=rng.choice([0.0, 0.003])))) is None, seed
+        assert straggler_in(windows(seen(rng, size, number, alone=20))) is None, seed
 
 
 def test_a_lag_below_a_tenth_of_a_step_is_no_finding():
-    assert find(windows(meetings("0", world(random.Random(1), 2, noise=0.001, late=1, delay=0.02)))) is None
+    assert straggler_in(windows(meetings("0", world(random.Random(1), 2, noise=0.001, late=1, delay=0.02)))) is None
 
 
 def test_two_windows_are_too_few():
     found = meetings("0", world(random.Random(1), 2, noise=0.01, late=1, delay=0.2))
-    assert find(windows(found)[:2]) is None
-    assert find(windows(found)) is not None
+    assert straggler_in(windows(found)[:2]) is None
+    assert straggler_in(windows(found)) is not None
 
 
 def test_who_is_last_must_be_the_same_rank_in_all_windows():
     rng = random.Random(3)
     parts = [windows(meetings("0", world(rng, 2, noise=0.01, late=late, delay=0.2)), 1)[0] for late in (0, 1, 0, 0)]
-    assert find(parts) is None
-    assert find([*parts, parts[0]]).rank == 0
+    assert straggler_in(parts) is None
+    assert straggler_in([*parts, parts[0]]).rank == 0
 
 
 def test_the_chance_of_a_lag():
@@ -260,12 +266,12 @@ def test_clocks_of_hosts_do_not_count(tell, tmp_path):
         record = ArrivalRecord(launcher_handle(tmp_path))
         tell(record, world(random.Random(5), 2, noise=0.02, late=0, delay=0.15), clocks)
         summary = record.end()["arrivals"]
-        found = find(summary["windows"])
+        found = straggler_in(summary["windows"])
         assert found.rank == 0, clocks
         assert found.lag == pytest.approx(0.15, rel=0.1)
         record = ArrivalRecord(launcher_handle(tmp_path))
         tell(record, world(random.Random(5), 2, noise=0.1), clocks)
-        assert find(record.end()["arrivals"]["windows"]) is None, clocks
+        assert straggler_in(record.end()["arrivals"]["windows"]) is None, clocks
 
 
 def test_a_clock_that_nobody_corrects_would_be_found_late(tell, tmp_path):
@@ -274,7 +280,7 @@ def test_a_clock_that_nobody_corrects_would_be_found_late(tell, tmp_path):
     found = world(random.Random(5), 2, noise=0.02)
     shifted = {number: {0: each[0], 1: Arrival(each[1].at + 0.15)} for number, each in found.items()}
     tell(record, shifted, (0.0, 0.0))
-    assert find(record.end()["arrivals"]["windows"]).rank == 1
+    assert straggler_in(record.end()["arrivals"]["windows"]).rank == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -286,7 +292,7 @@ def test_a_long_run_keeps_a_bounded_number_of_windows(tell, tmp_path, monkeypatc
     assert 4 <= len(summary["windows"]) <= 8
     assert len((tmp_path / "arrivals.jsonl").read_text().splitlines()) == len(summary["windows"])
     assert summary["seconds"] == pytest.approx(3000 * 0.46, rel=0.05)
-    assert find(summary["windows"]).rank == 1
+    assert straggler_in(summary["windows"]).rank == 1
 
 
 def test_ranks_that_start_late_belong_to_a_window_that_has_begun_without_them(tell, tmp_path):
@@ -302,7 +308,7 @@ def test_ranks_that_start_late_belong_to_a_window_that_has_begun_without_them(te
 def test_few_meetings_are_no_window(tell, tmp_path):
     record = ArrivalRecord(launcher_handle(tmp_path))
     tell(record, world(random.Random(5), 2, steps=5, late=1, delay=0.5), (0.0, 0.0))
-    assert find(record.end()["arrivals"]["windows"]) is None
+    assert straggler_in(record.end()["arrivals"]["windows"]) is None
 
 
 def test_a_rank_that_tells_nothing_leaves_no_trace():
@@ -351,4 +357,4 @@ def test_a_rank_of_other_groups_is_compared_within_its_own():
         replace(one, lags={rank + 2: lag for rank, lag in one.lags.items()})
         for one in meetings("b", world(rng, 2, noise=0.02, late=1, delay=0.2))
     ]
-    assert find(windows(sorted([*quick, *slow], key=lambda one: one.at))).rank == 3
+    assert straggler_in(windows(sorted([*quick, *slow], key=lambda one: one.at))).rank == 3

@@ -176,9 +176,10 @@ def _stop_chain(fields: dict[str, Any]) -> None:
     It is asked for before the launch is, which cancels the job that waits.
     """
     from ezpz.launch.chain import stop_chain_of
+    from ezpz.records.launch import LaunchRecord
 
     try:
-        path = stop_chain_of(fields, f"`ezpz kill` on {os.uname().nodename} has ended a job")
+        path = stop_chain_of(LaunchRecord.of(fields), f"`ezpz kill` on {os.uname().nodename} has ended a job")
     except OSError as error:
         show(f"ezpz: note: the chain of jobs is not told to stop: {error.strerror}", sys.stderr)
     else:

@@ -14,12 +14,12 @@ from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
 from ezpz.files import read_bytes, read_object, refuse_unreadable
+from ezpz.records.launch import LaunchRecord
 from ezpz.track.launches import find_launch, launch_id_of, launch_records, launches_folder
 from ezpz.track.quantities import duration
 from ezpz.track.startup import STAGES, Startup, changes, delays, median, read_startup
 from ezpz.track.terminal.screen import say
 from ezpz.visible import visible
-from ezpz.why.record import as_launch, read_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class _Log:
 def _last(count: int) -> list[_Launch | _Log]:
     found: list[_Launch | _Log] = []
     for path in launch_records():
-        startup = read_startup(read_launch(path))
+        startup = read_startup(LaunchRecord.read(path))
         if startup is not None:
             found.append(_Launch(path, startup))
         if len(found) == count:
@@ -108,9 +108,11 @@ def _read(path: Path) -> _Launch | _Log:
     record = path / "run.json" if path.is_dir() else path
     for place in (path, record):
         refuse_unreadable(place)
-    fields = read_launch(record) if record.name.endswith(".json") else {}
+    fields = read_object(record) if record.name.endswith(".json") else {}
     if "launch_id" in fields:
-        return _launch(record, fields)
+        launch = LaunchRecord.of(fields)
+        launch.refuse_newer(record)
+        return _launch(record, launch)
     if path.is_dir() or fields:
         launch_id = launch_id_of(fields)
         kept = find_launch(launch_id) if launch_id else None
@@ -124,10 +126,10 @@ def _read(path: Path) -> _Launch | _Log:
     return _log(path)
 
 
-def _launch(path: Path, fields: dict[str, Any]) -> _Launch:
-    startup = read_startup(fields)
+def _launch(path: Path, launch: LaunchRecord) -> _Launch:
+    startup = read_startup(launch)
     if startup is None:
-        state = "it is running and has not reached any" if fields.get("state") == "running" else "no rank reached any"
+        state = "it is running and has not reached any" if launch.state == "running" else "no rank reached any"
         raise UsageError(f"{path} (from the command line) holds no stages: {state}; expected a launch whose ranks ran.")
     return _Launch(path, startup)
 
@@ -192,7 +194,7 @@ def _short_names(hosts: Sequence[str]) -> dict[str, str]:
 
 
 def _head(startup: Startup) -> list[str]:
-    started = startup.fields.get("started")
+    started = startup.launch.started
     when = "?" if started is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
     hosts = f" on {len(startup.hosts)} hosts" if len(startup.hosts) > 1 else ""
     last = startup.arrivals[-1].stage
@@ -281,21 +283,21 @@ def _findings(startup: Startup) -> list[str]:
 
 def _earlier(found: _Launch) -> _Launch | None:
     """Return the last launch before this one of the same command in the same folder that ended well."""
-    fields = found.startup.fields
+    launch = found.startup.launch
     for path in launch_records():
         if path.parent.name >= found.path.parent.name and path.parent.parent == found.path.parent.parent:
             continue
-        other = read_object(path)
-        if other.get("exit_code") != 0 or any(other.get(key) != fields.get(key) for key in ("command", "cwd")):
+        other = LaunchRecord.read(path)
+        if other.exit_code != 0 or (other.command, other.cwd) != (launch.command, launch.cwd):
             continue
-        startup = read_startup(as_launch(other))
-        if startup is not None and (other.get("started") or 0.0) < (fields.get("started") or 0.0):
+        startup = read_startup(other)
+        if startup is not None and (other.started or 0.0) < (launch.started or 0.0):
             return _Launch(path, startup)
     return None
 
 
 def _changed(now: Startup, then: Startup) -> list[str]:
-    when = age((now.fields.get("started") or 0.0) - (then.fields.get("started") or 0.0))
+    when = age((now.launch.started or 0.0) - (then.launch.started or 0.0))
     found = [str(change) for change in changes(now, then)]
     new = [host for host in now.hosts if host not in then.hosts]
     if found and new:
@@ -427,7 +429,7 @@ def _as_json(found: _Launch | _Log) -> dict[str, Any]:
         "kind": "launch",
         "path": str(found.path),
         "command": startup.command,
-        "started": startup.fields.get("started"),
+        "started": startup.launch.started,
         "hosts": startup.hosts,
         "world_size": startup.world_size,
         "first_step_seconds": startup.first_step,

@@ -12,12 +12,13 @@ from ezpz.cli import make_verb_parser
 from ezpz.cli.columns import hanging
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import EzpzError, MachineError, UsageError
-from ezpz.files import refuse_unreadable
+from ezpz.fields import replace
+from ezpz.files import read_object, refuse_unreadable
+from ezpz.records.launch import LaunchRecord
 from ezpz.track.launches import find_launch, launch_id_of, launch_records, launches_folder
 from ezpz.track.quantities import duration
 from ezpz.visible import show, visible
 from ezpz.why import Certainty, Facts, diagnose
-from ezpz.why.record import read_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _facts(word: str | None) -> Facts:
         UsageError: There is none.
     """
     if word is None:
-        newest = next((path for path in launch_records() if read_launch(path)), None)
+        newest = next((path for path in launch_records() if LaunchRecord.read(path).raw), None)
         if newest is None:
             raise UsageError(
                 f"no launch in {launches_folder()} (the default); expected the record of one. Start one, or name a "
@@ -89,9 +90,10 @@ def _facts(word: str | None) -> Facts:
 
 
 def _of_launch(folder: Path, run_folder: str = "") -> Facts:
-    fields = read_launch(folder / "run.json")
-    facts = Facts.read(str(folder), run_folder or fields.get("run_folder") or "")
-    if facts.launch.get("state") == "running":
+    record = LaunchRecord.read(folder / "run.json")
+    record.refuse_newer(folder / "run.json")
+    facts = Facts.read(str(folder), run_folder or record.run_folder)
+    if facts.launch.state == "running":
         _ask(facts)
     return facts
 
@@ -100,7 +102,7 @@ def _of_path(path: Path) -> Facts:
     folder = path if path.is_dir() else path.parent
     for place in (folder, folder / "run.json"):
         refuse_unreadable(place)
-    fields = read_launch(folder / "run.json")
+    fields = read_object(folder / "run.json")
     if not fields:
         raise UsageError(
             f"no run.json in {folder} (from the command line); expected a run folder or the record of a launch. "
@@ -118,12 +120,12 @@ def _by_id(word: str) -> Path:
     from ezpz.cli.elsewhere import is_job
 
     for record in launch_records():
-        if is_job(read_launch(record), word):
+        if is_job({**LaunchRecord.read(record).raw}, word):
             return record.parent
     matches: dict[str, Path] = {}
     if len(word) >= _SHORTEST:
         for record in launches_folder().glob(f"*-{word.rpartition('/')[2][:8]}*/run.json"):
-            launch_id = read_launch(record).get("launch_id") or ""
+            launch_id = LaunchRecord.read(record).launch_id
             if launch_id.startswith(word):
                 matches[launch_id] = record.parent
     if len(matches) == 1:
@@ -145,19 +147,19 @@ def _ask(facts: Facts) -> None:
     from ezpz.cli.stacks import ask
     from ezpz.launch.record import Index
 
-    launch_id = facts.launch.get("launch_id")
+    launch_id = facts.launch.launch_id
     running = [each for each in Index().running() if each.get("launch_id") == launch_id]
     try:
         if running:
             facts.use_answer(ask(running[0], _PATIENCE))
-        elif host_of(facts.launch) not in {"", os.uname().nodename} and facts.launch_folder:
-            answer = ask_elsewhere({**facts.launch, "folder": facts.launch_folder}, "stacks", _PATIENCE)
+        elif host_of({**facts.launch.raw}) not in {"", os.uname().nodename} and facts.launch_folder:
+            answer = ask_elsewhere({**facts.launch.raw, "folder": facts.launch_folder}, "stacks", _PATIENCE)
             if isinstance(answer.get("ranks"), list):  # else it has ended meanwhile
                 facts.use_answer(answer)
         else:
-            facts.launch["state"] = "lost"  # its launcher is gone
+            facts.launch = replace(facts.launch, state="lost")  # its launcher is gone
     except MachineError as error:
-        facts.launch["notes"] = [*(facts.launch.get("notes") or []), str(error)]
+        facts.launch = replace(facts.launch, notes=[*facts.launch.notes, str(error)])
 
 
 def _look_at_losses(facts: Facts) -> None:
@@ -197,20 +199,20 @@ def _text(facts: Facts, causes: Sequence[Cause]) -> Iterator[str]:
 
 def _head(facts: Facts) -> str:
     launch = facts.launch
-    if not launch:
+    if not launch.raw:
         run = facts.run
         return f"{run.get('name') or facts.run_folder}: no record of its launch is kept; only what the run recorded"
-    words = shlex.join(launch.get("command") or ())
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launch.get("started") or 0.0))
-    ranks, hosts = facts.world_size, len((launch.get("plan") or {}).get("hosts") or ())
-    took = f", after {duration(launch['seconds'])}" if launch.get("seconds") is not None else ""
-    code = f" with {launch['exit_code']}" if launch.get("exit_code") is not None else ""
+    words = shlex.join(launch.command)
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launch.started or 0.0))
+    ranks, hosts = facts.world_size, len(launch.plan.hosts)
+    took = f", after {duration(launch.seconds)}" if launch.seconds is not None else ""
+    code = f" with {launch.exit_code}" if launch.exit_code is not None else ""
     size = f"{ranks} rank{'s' * (ranks != 1)}" + (f" on {hosts} hosts" if hosts > 1 else "")
-    return f"{launch.get('state')}{code}{took}: {words} ({size}, {when}, id {launch.get('launch_id')})"
+    return f"{launch.state}{code}{took}: {words} ({size}, {when}, id {launch.launch_id})"
 
 
 def _no_cause(facts: Facts) -> str:
-    state = facts.launch.get("state") or facts.run.get("state")
+    state = facts.launch.state or facts.run.get("state")
     if state in {"finished", "exited"}:
         return "nothing stands out"
     if state == "running":
@@ -232,17 +234,17 @@ def _one(cause: Cause) -> Iterator[str]:
 def seen(facts: Facts) -> Iterator[str]:
     """Yield what was recorded of the end, a short sentence each."""
     launch = facts.launch
-    cause, hang, now = (launch.get(name) or {} for name in ("cause", "hang", "now"))
-    if hang.get("summary") or cause.get("text"):
-        yield hang.get("summary") or cause["text"]
-    if now.get("summary"):
-        yield now["summary"]
-    if launch.get("step") is not None:
-        yield f"the last step that a rank reported is {launch['step']}"
-    for name, words in (("silent", "nothing was heard of"), ("lost", "lost while it ran:")):
-        if launch.get(name):
-            yield f"{words} {', '.join(launch[name])}"
-    yield from launch.get("notes") or ()
+    said = (launch.hang.summary if launch.hang else "") or facts.cause.text
+    if said:
+        yield said
+    if facts.asked and facts.asked.summary:
+        yield facts.asked.summary
+    if launch.step is not None:
+        yield f"the last step that a rank reported is {launch.step}"
+    for hosts, words in ((launch.silent, "nothing was heard of"), (launch.lost, "lost while it ran:")):
+        if hosts:
+            yield f"{words} {', '.join(hosts)}"
+    yield from launch.notes
 
 
 def _lines(start: str, text: str) -> Iterator[str]:
@@ -252,9 +254,9 @@ def _lines(start: str, text: str) -> Iterator[str]:
 def _as_json(facts: Facts, causes: Sequence[Cause]) -> dict[str, Any]:
     launch = facts.launch
     return {
-        "launch_id": launch.get("launch_id"),
-        "state": launch.get("state") or facts.run.get("state"),
-        "exit_code": launch.get("exit_code"),
+        "launch_id": launch.launch_id or None,
+        "state": launch.state or facts.run.get("state"),
+        "exit_code": launch.exit_code,
         "record": str(Path(facts.launch_folder, "run.json")) if facts.launch_folder else None,
         "run": facts.run_folder or None,
         "causes": [cause.as_json() for cause in causes],

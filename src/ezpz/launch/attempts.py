@@ -16,9 +16,10 @@ from ezpz.fields import as_dict
 from ezpz.files import read_object
 from ezpz.interrupt import Deferring
 from ezpz.launch import record
-from ezpz.launch.decision import Again, Attempts, Clock, Stop, Verdict, decide, is_cut_short, needs_probe
+from ezpz.launch.decision import Again, Attempts, Clock, Stop, decide, is_cut_short, needs_probe
 from ezpz.launch.options import LaunchOptions
 from ezpz.launch.planning import PlanBuilder, all_hosts, survey
+from ezpz.records.launch import Attempt, LaunchRecord, ProbedHost
 from ezpz.why.last_words import broken_device
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -32,7 +33,7 @@ __all__ = ["probe_hosts", "refuse_inside_torchrun", "run_attempts", "verdicts"]
 
 _KEPT = (
     *("launch_id", "state", "started", "ended", "seconds", "exit_code", "cause", "hang", "silent", "lost", "step"),
-    *("blames", "verdict", "launcher_words"),
+    *("blames", "verdict", "launcher_words", "began"),
 )
 _CAUSE = 80  # characters of the cause of each attempt, in the last line
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -142,24 +143,31 @@ class _Series:
 
     def _row(self, number: int, builder: PlanBuilder) -> tuple[dict[str, Any], float | None]:
         """Return what the record of the attempt that has ended says, and when its job ends."""
-        fields = read_object(os.path.join(self._folder, "run.json"))
-        if fields.get("launch_id") != builder.launch_id:
+        known = LaunchRecord.read(os.path.join(self._folder, "run.json"))
+        if known.launch_id != builder.launch_id:
             raise LaunchError(f"the record of attempt {number} is missing from {self._folder}: nothing can be decided.")
         row = {"attempt": number, "hosts": [*builder.survey.placement.hosts]}
-        row |= {name: fields.get(name) for name in (*_KEPT, "began")}
-        row |= {"refused": (fields.get("check") or {}).get("refused"), "stopped": fields.get("state") == "stopped"}
-        stages = fields.get("stages") or {}  # of the last attempt alone each rank's are kept
-        row["stages"] = {name: {key: told[key] for key in told if key != "by_rank"} for name, told in stages.items()}
-        end = fields.get("job_ends")
-        return row, float(end) if isinstance(end, (int, float)) else None
+        row |= {name: known.raw.get(name) for name in _KEPT}
+        row |= {"refused": known.check.refused or None, "stopped": known.state == "stopped"}
+        # Of the last attempt alone each rank's are kept.
+        row["stages"] = {
+            name: {key: value for key, value in as_dict(told).items() if key != "by_rank"}
+            for name, told in known.stages.items()
+        }
+        return row, known.job_ends
 
     def _decide(self, clock: Clock) -> Again | Stop:
         """Decide what follows, say it, and keep it in the record."""
-        attempts = Attempts(limit=self._options.attempts, hosts=self._hosts, wanted=self._wanted, rows=(*self._rows,))
+        attempts = Attempts(
+            limit=self._options.attempts,
+            hosts=self._hosts,
+            wanted=self._wanted,
+            rows=tuple(map(Attempt.of, self._rows)),
+        )
         row, probe = self._rows[-1], None
         if needs_probe(attempts, clock):
             begun = time.monotonic()
-            gone = {host for each in self._rows for host in each.get("retired") or {}}
+            gone = {host for each in attempts.rows for host in each.retired}
             hosts = [host for host in self._hosts if host not in gone]
             self._say(f"no host is to blame for attempt {row['attempt']} so far; probing {_counted(hosts)}")
             probe = probe_hosts(hosts, self._device_counts(hosts), self._options, self._folder)
@@ -234,11 +242,11 @@ class _Series:
         if len(self._rows) < 2:
             return
         parts = []
-        for row in self._rows:
-            cause = str((row.get("cause") or {}).get("text") or "").partition("; ")[0]
+        for row in map(Attempt.of, self._rows):
+            cause = row.failure.text.partition("; ")[0]
             why = f" ({cause if len(cause) <= _CAUSE else cause[: _CAUSE - 1] + '…'})" if cause else ""
-            gone = f", {', '.join(row['retired'])} retired" if row.get("retired") else ""
-            parts.append(f"{row['attempt']} on {_counted(row['hosts'])}: {row['exit_code']}{why}{gone}")
+            gone = f", {', '.join(row.retired)} retired" if row.retired else ""
+            parts.append(f"{row.attempt} on {_counted(row.hosts)}: {row.exit_code}{why}{gone}")
         self._say(f"{len(self._rows)} attempts: {'; '.join(parts)} [record: {self._folder}/run.json]")
 
 
@@ -269,7 +277,7 @@ def _counted(hosts: Sequence[str]) -> str:
 
 def probe_hosts(
     hosts: Sequence[str], devices: Mapping[str, int], options: LaunchOptions, folder: str
-) -> dict[str, Verdict]:
+) -> dict[str, ProbedHost]:
     """Look at hosts side by side, each in a process of its own, and return the verdict of each.
 
     Args:
@@ -292,7 +300,7 @@ def probe_hosts(
         return verdicts(ask_each(hosts, PROBE, own_folder, *flavour, *own), devices)
 
 
-def verdicts(answers: Mapping[str, Answer], devices: Mapping[str, int]) -> dict[str, Verdict]:
+def verdicts(answers: Mapping[str, Answer], devices: Mapping[str, int]) -> dict[str, ProbedHost]:
     """Return the verdict on each host from what has come of asking it.
 
     Args:
@@ -307,14 +315,14 @@ def verdicts(answers: Mapping[str, Answer], devices: Mapping[str, int]) -> dict[
     return {host: _verdict(answer, devices.get(host), usual) for host, answer in answers.items()}
 
 
-def _verdict(answer: Answer, devices: int | None, usual: int | None) -> Verdict:
+def _verdict(answer: Answer, devices: int | None, usual: int | None) -> ProbedHost:
     from ezpz.cluster.diagnosis import diagnose
 
     if answer.facts is None:
         slow = "it runs what asks it, and has not answered within the time of a probe"
-        return Verdict(answered=answer.began, notes=(slow if answer.began else answer.words,))
+        return ProbedHost(answered=answer.began, notes=(slow if answer.began else answer.words,))
     notes = tuple(finding.text for finding in diagnose([dict(answer.facts)]))
-    return Verdict(answered=True, fails=_broken(answer, devices, usual), notes=notes)
+    return ProbedHost(answered=True, fails=_broken(answer, devices, usual), notes=notes)
 
 
 def _broken(answer: Answer, devices: int | None, usual: int | None) -> str:

@@ -27,10 +27,12 @@ from ezpz.cluster.job_state import OVER, QUEUED, RUNNING, UNKNOWN, JobState
 from ezpz.cluster.jobs import ask, cancel, submit
 from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError, LaunchError, UsageError
+from ezpz.fields import replace
 from ezpz.files import read_bytes, read_object, read_text, write_whole
 from ezpz.launch.chain_verdict import AGAIN, DONE, STOP, UNDECIDED, Ending, is_from_outside, read, verdict
 from ezpz.launch.decision import Clock
 from ezpz.launch.lease import HeldError, Lease, kept, take
+from ezpz.records.launch import Failure, LaunchRecord
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -73,12 +75,13 @@ def run_in_chain(
     try:
         code = launch(chain.fields(), folders.append)
     except EzpzError as error:
-        chain.leave({"exit_code": error.exit_code, "cause": {"text": str(error)}})
+        chain.leave(LaunchRecord(exit_code=error.exit_code, cause=Failure(str(error))))
         raise
     except BaseException:  # a signal before the ranks were started, or a mistake of ours
-        chain.leave({"exit_code": 1, "stopped": True, "cause": {"text": "the launch was ended before its ranks began"}})
+        cause = Failure("the launch was ended before its ranks began")
+        chain.leave(LaunchRecord(exit_code=1, stopped=True, cause=cause))
         raise
-    chain.leave(_row(folders[-1] if folders else "", code))
+    chain.leave(_end_of(folders[-1] if folders else "", code))
     return code
 
 
@@ -98,18 +101,17 @@ def note_save(folder: str, step: int) -> None:
             _write_object(os.path.join(folder, _SAVED), {"number": number, "step": step})
 
 
-def stop_chain_of(fields: Mapping[str, Any], why: str) -> str:
+def stop_chain_of(launch: LaunchRecord, why: str) -> str:
     """Have no further job train of the chain to which a launch belongs, and return the file that asks for it.
 
     Args:
-        fields: ``run.json`` of the launch; one of no chain is left alone, and so is a chain that is to stop already.
+        launch: The record of the launch; one of no chain is left alone, and so is a chain that is to stop already.
         why: What its jobs say of it.
 
     Raises:
         OSError: The chain's folder cannot be written.
     """
-    chain = fields.get("chain")
-    folder = str(chain.get("folder") or "") if isinstance(chain, dict) else ""
+    folder = launch.chain.folder
     path = os.path.join(folder, _STOP_FILE)
     if not folder or not os.path.isdir(folder) or os.path.exists(path):
         return ""
@@ -248,7 +250,7 @@ class Chain:
         row = self._rows[-1]
         same = row.get("job") == self._job
         state = mine if same else self._ask(str(row.get("job")))
-        self._measure(row, row)
+        self._measure(row, row.get("step"))
         ending = Ending(
             row=None,
             state=state,
@@ -297,11 +299,11 @@ class Chain:
 
     # At its end
 
-    def leave(self, row: Mapping[str, Any]) -> None:
+    def leave(self, launch: LaunchRecord) -> None:
         """Leave the verdict on this job, cancel what must not follow, and give the lease back.
 
         Args:
-            row: What ``run.json`` says of the launch.
+            launch: The record of the launch.
         """
         assert self._lease is not None
         try:
@@ -310,12 +312,11 @@ class Chain:
                 return
             lost = self._lease.lost()
             mine = self._rows[-1]
-            self._measure(mine, row)
-            end, stop = row.get("job_ends"), self._found_stop()
-            clock = Clock(now=time.time(), end=float(end) if isinstance(end, (int, float)) else None)
+            self._measure(mine, launch.step)
+            stop, clock = self._found_stop(), Clock(now=time.time(), end=launch.job_ends)
             ending = Ending(
-                row=row,
-                state=self._ask(self._job) if is_from_outside(row) and not stop else None,
+                row=launch,
+                state=self._ask(self._job) if is_from_outside(launch) and not stop else None,
                 is_newer=bool(mine["newer"]),
                 idle=self._idle(self._rows[:-1]),
                 restarts=int(mine["restarts"]),
@@ -324,8 +325,8 @@ class Chain:
             found = f"{STOP}its lease was lost: {lost}" if lost else verdict(ending, clock)
             if found in {AGAIN, UNDECIDED} and len(self._rows) >= self._most:
                 found = f"{STOP}all {self._most} jobs of the chain have run"
-            mine |= {"ended": round(time.time(), 3), "exit_code": row.get("exit_code"), "job_ends": clock.end}
-            mine["run"] = row.get("run_folder")
+            mine |= {"ended": round(time.time(), 3), "exit_code": launch.exit_code, "job_ends": clock.end}
+            mine["run"] = launch.run_folder or None
             if found == UNDECIDED:
                 self._write_jobs()
                 self._say(f"chain {self.folder}: the next job asks the scheduler why this one was ended")
@@ -376,12 +377,12 @@ class Chain:
 
     # What is known
 
-    def _measure(self, mine: dict[str, Any], row: Mapping[str, Any] | None) -> None:
+    def _measure(self, mine: dict[str, Any], step: int | None) -> None:
         """Note in a job's row how far it has come, and whether that is further than all before it."""
         saved = read_object(self._path(_SAVED))
         number = self._rows.index(mine) + 1
         mine["saved"] = saved.get("step") if saved.get("number") == number else None
-        mine["step"] = row.get("step") if row is not None else None
+        mine["step"] = step
         earlier = self._rows[: number - 1]
         what = "saved" if any(each.get("saved") is not None for each in self._rows) else "step"
         reached = mine[what]
@@ -477,14 +478,12 @@ def _is_row(row: object) -> bool:
     return isinstance(row, dict) and isinstance(row.get("job"), str) and isinstance(row.get("restarts"), int)
 
 
-def _row(folder: str, code: int) -> dict[str, Any]:
-    """Return what the record of a launch says of its end; where there is none, what its exit code says."""
-    fields = read_object(os.path.join(folder, "run.json")) if folder else {}
-    if fields.get("exit_code") is None:
-        return {"exit_code": code, "stopped": code > 128}
-    plan = fields.get("plan")
-    hosts = plan.get("hosts") if isinstance(plan, dict) else None
-    return {**fields, "exit_code": code, "stopped": fields.get("state") == "stopped", "hosts": hosts or []}
+def _end_of(folder: str, code: int) -> LaunchRecord:
+    """Return the record of a launch that has ended; where that says no end, what its exit code says."""
+    known = LaunchRecord.read(os.path.join(folder, "run.json")) if folder else LaunchRecord()
+    if known.exit_code is None:
+        return LaunchRecord(exit_code=code, stopped=code > 128)
+    return replace(known, exit_code=code, stopped=known.state == "stopped", hosts=known.plan.hosts)
 
 
 def _write_object(path: str, fields: Mapping[str, Any]) -> None:

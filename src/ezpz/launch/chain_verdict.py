@@ -19,11 +19,7 @@ from __future__ import annotations
 from ezpz.cluster.job_state import CANCELLED, HOST_FAILURE, PREEMPTED, QUEUED, RUNNING, TIME_LIMIT, UNKNOWN, JobState
 from ezpz.fields import Record
 from ezpz.launch.decision import Again, Attempts, Clock, decide
-
-TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from ezpz.records.launch import Attempt
 
 __all__ = ["AGAIN", "DONE", "STOP", "UNDECIDED", "Ending", "is_from_outside", "read", "verdict"]
 
@@ -37,7 +33,7 @@ class Ending(Record):
     """How a job of a chain has ended.
 
     Attributes:
-        row: What ``run.json`` says of its launch; None where the launch has left no end, because it was killed, or
+        row: The record of its launch; None where the launch has left no end, because it was killed, or
             because the job died before it.
         state: What the scheduler says of the job; None where that was not asked.
         is_newer: Whether it has left a newer checkpoint, or a later step, than any job before it.
@@ -46,7 +42,7 @@ class Ending(Record):
         stop: What a file ``STOP`` asks for, in words; empty without one.
     """
 
-    row: Mapping[str, Any] | None
+    row: Attempt | None
     state: JobState | None
     is_newer: bool
     idle: int = 0
@@ -54,9 +50,9 @@ class Ending(Record):
     stop: str = ""
 
 
-def is_from_outside(row: Mapping[str, Any]) -> bool:
+def is_from_outside(row: Attempt) -> bool:
     """Tell whether the scheduler is to be asked how a job ends whose launch has ended so."""
-    return row.get("verdict") is None and bool(row.get("exit_code"))
+    return not row.verdict and bool(row.exit_code)
 
 
 def read(text: str | None) -> str:
@@ -89,21 +85,21 @@ def _by_rules(ending: Ending, clock: Clock) -> str:
     found = _by_its_own_words(ending) or _by_what_came_from_outside(ending, clock)
     if found:
         return found
-    row, state = ending.row or {}, ending.state
-    is_being_ended = row.get("stopped") and not row.get("hang") and state is not None and state.state == RUNNING
+    row, state = Attempt() if ending.row is None else ending.row, ending.state
+    is_being_ended = row.stopped and not row.hang and state is not None and state.state == RUNNING
     return UNDECIDED if is_being_ended else _by_failure(ending)
 
 
 def _by_its_own_words(ending: Ending) -> str:
     """Return what follows from what a file or the launch itself says; empty where neither decides."""
-    row = ending.row or {}
+    row = Attempt() if ending.row is None else ending.row
     if ending.stop:
         return f"{STOP}{ending.stop}"
-    if row.get("verdict") == "stop":
+    if row.verdict == "stop":
         return f"{STOP}it was asked to save and to end"
-    if row.get("verdict") == "again":
+    if row.verdict == "again":
         return _if_newer(ending, "it was ended before the end of its time")
-    return DONE if ending.row is not None and row.get("exit_code") == 0 else ""
+    return DONE if ending.row is not None and row.exit_code == 0 else ""
 
 
 def _by_what_came_from_outside(ending: Ending, clock: Clock) -> str:
@@ -113,7 +109,7 @@ def _by_what_came_from_outside(ending: Ending, clock: Clock) -> str:
         return AGAIN
     if state is not None and state.state == HOST_FAILURE:
         return _if_newer(ending, f"a host has failed ({state.reason})")
-    if row is not None and (not row.get("stopped") or row.get("hang")):
+    if row is not None and (not row.stopped or row.hang):
         return ""
     # The clock counts where the scheduler says nothing: a job can be cancelled in its last minutes, too.
     says_nothing = state is None or state.state == UNKNOWN
@@ -145,13 +141,12 @@ def _if_newer(ending: Ending, what: str) -> str:
 
 def _by_failure(ending: Ending) -> str:
     """Return what follows from a failure inside the job, by the rules of attempts."""
-    row = ending.row or {}
-    hosts = tuple(row.get("hosts") or ())
+    row = Attempt() if ending.row is None else ending.row
+    hosts = tuple(row.hosts)
     # The next job has other hosts, so that none is too few; and the clock says nothing about a failure.
     step = decide(Attempts(limit=2, hosts=hosts, wanted=0, rows=(row,)), None, Clock(now=0.0))
-    cause = row.get("cause")
-    words = " ".join(str((cause if isinstance(cause, dict) else {}).get("text") or "").split())
-    failed = words or f"its launch ended with {row.get('exit_code')}"
+    words = " ".join(row.failure.text.split())
+    failed = words or f"its launch ended with {row.exit_code}"
     if isinstance(step, Again) and step.retired:
         return _if_newer(ending, step.because)
     return f"{STOP}{failed}" if isinstance(step, Again) else f"{STOP}{step.because}"

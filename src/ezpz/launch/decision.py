@@ -23,12 +23,12 @@ from ezpz.fields import Record
 from ezpz.launch.host.stacks import Frame
 from ezpz.launch.places import locate
 from ezpz.launch.run.failures import LOST, NODE_FAILED, NOT_STARTED, UNREACHED, UNREACHED_BY_ALL
+from ezpz.records.launch import Attempt, ProbedHost
 from ezpz.why.last_words import broken_device, ending, full_disk, without_rank_tags
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
 __all__ = [
     "Again",
@@ -36,7 +36,6 @@ __all__ = [
     "Clock",
     "Raised",
     "Stop",
-    "Verdict",
     "decide",
     "is_cut_short",
     "needs_probe",
@@ -65,27 +64,13 @@ class Attempts(Record):
         limit: How many attempts there may be.
         hosts: All hosts that may be used, in the order of the allocation.
         wanted: How many of them an attempt needs.
-        rows: Each attempt as ``run.json`` has it, the last one at the end.
+        rows: Each attempt, the last one at the end.
     """
 
     limit: int
     hosts: tuple[str, ...]
     wanted: int
-    rows: tuple[Mapping[str, Any], ...]
-
-
-class Verdict(Record):
-    """What a probe has found on one host.
-
-    Attributes:
-        answered: Whether the host has answered.
-        fails: What is broken there; empty for a host that passes.
-        notes: What is worth a word, and retires nobody.
-    """
-
-    answered: bool
-    fails: str = ""
-    notes: tuple[str, ...] = ()
+    rows: tuple[Attempt, ...]
 
 
 class Clock(Record):
@@ -134,7 +119,7 @@ class Raised(Record):
         return f"{self.name} at {self.file.rpartition('/')[2]}:{self.line}" if self.file else self.name
 
 
-def decide(attempts: Attempts, probe: Mapping[str, Verdict] | None, clock: Clock) -> Again | Stop:
+def decide(attempts: Attempts, probe: Mapping[str, ProbedHost] | None, clock: Clock) -> Again | Stop:
     """Return what follows the last attempt.
 
     Args:
@@ -146,7 +131,7 @@ def decide(attempts: Attempts, probe: Mapping[str, Verdict] | None, clock: Clock
     stop = _is_over(row, clock) or _cannot_help(attempts)
     evidence = _evidence(row, attempts.rows[:-1])
     if stop:
-        return Stop(stop, evidence if not row.get("stopped") and row.get("exit_code") else {})
+        return Stop(stop, evidence if not row.stopped and row.exit_code else {})
     failed = {**evidence, **({} if evidence or probe is None else _failed(probe))}
     retired = {**_retired(attempts), **failed}
     if len(attempts.rows) >= attempts.limit:
@@ -160,7 +145,7 @@ def decide(attempts: Attempts, probe: Mapping[str, Verdict] | None, clock: Clock
         return Again(hosts, _listed(failed), failed)
     passed = probe is not None and all(verdict.answered for verdict in probe.values())
     found = "all pass the probe" if passed else "none fails the probe"
-    calm = sum(1 for each in attempts.rows if not each.get("retired"))  # this one included
+    calm = sum(1 for each in attempts.rows if not each.retired)  # this one included
     pause = min(_LONGEST_PAUSE, _PAUSE * 2 ** (calm - 1))
     return Again(hosts, f"no host is to blame ({_cause(row)}), and {found}", {}, pause)
 
@@ -176,24 +161,24 @@ def needs_probe(attempts: Attempts, clock: Clock) -> bool:
 # Rule 1
 
 
-def _is_over(row: Mapping[str, Any], clock: Clock) -> str:
+def _is_over(row: Attempt, clock: Clock) -> str:
     """Return why nothing can follow, whatever failed; empty else."""
-    if row.get("verdict") == "again":
+    if row.verdict == "again":
         return f"it has saved before the end of the job; {_START_AGAIN}"
-    if row.get("verdict") == "stop":
+    if row.verdict == "stop":
         return "it was asked to save and to end"
-    if row.get("exit_code") == 0:
+    if row.exit_code == 0:
         return "it has succeeded"
     return _by_clock_or_signal(row, clock) or _by_usage(row)
 
 
-def _by_clock_or_signal(row: Mapping[str, Any], clock: Clock) -> str:
-    if row.get("stopped") and not row.get("hang"):
-        node = _cause(row) if str(_cause_of(row).get("why") or "").startswith(NODE_FAILED) else ""
+def _by_clock_or_signal(row: Attempt, clock: Clock) -> str:
+    if row.stopped and not row.hang:
+        node = _cause(row) if row.failure.why.startswith(NODE_FAILED) else ""
         return node or is_cut_short(clock) or "a signal from outside has ended it"
     if clock.end is not None and clock.end - clock.now < _LEAST_LEFT:
         return f"the allocation ends in {max(0.0, clock.end - clock.now):.0f} s; {_START_AGAIN}"
-    if row.get("exit_code") == _TIME_LIMIT and "--timeout" in _cause(row):
+    if row.exit_code == _TIME_LIMIT and "--timeout" in _cause(row):
         return "the time of the whole run (--timeout) is over"
     return ""
 
@@ -204,11 +189,11 @@ def is_cut_short(clock: Clock) -> str:
     return f"the allocation ends; {_START_AGAIN}" if near else ""
 
 
-def _by_usage(row: Mapping[str, Any]) -> str:
-    code = row.get("exit_code")
-    if code in _NOT_RUN and _cause_of(row).get("rank") is not None and _failed_at(row) is None:
+def _by_usage(row: Attempt) -> str:
+    code = row.exit_code
+    if code in _NOT_RUN and row.failure.rank is not None and row.failure.step is None:
         return f"the command cannot be run: {_cause(row)}"
-    if code == _USAGE and _failed_at(row) is None and raised(_words(row)) is None:
+    if code == _USAGE and row.failure.step is None and raised(row.failure.words) is None:
         return "the command line or a named file is wrong (exit code 2)"
     return ""
 
@@ -222,7 +207,7 @@ _START_AGAIN = "start it again in the next one: it continues from its newest che
 def _cannot_help(attempts: Attempts) -> str:
     """Return why another attempt would end like the last; empty where it may not."""
     row = attempts.rows[-1]
-    words, rank = _words(row), _cause_of(row).get("rank")
+    words, rank = row.failure.words, row.failure.rank
     full = full_disk(words)
     if rank is not None and full:
         return f"a disk is full or a quota used up ({full}): {_cause(row)}; make room, then start it again"
@@ -231,13 +216,13 @@ def _cannot_help(attempts: Attempts) -> str:
         return refused
     mine = raised(words)
     for before in reversed(attempts.rows[:-1]):
-        if rank is None or mine is None or _is_of_device_or_peer(row) or raised(_words(before)) != mine:
+        if rank is None or mine is None or _is_of_device_or_peer(row) or raised(before.failure.words) != mine:
             continue
-        if _failed_at(before) != _failed_at(row) or _is_of_device_or_peer(before):
+        if before.failure.step != row.failure.step or _is_of_device_or_peer(before):
             continue
-        host, other = _cause_of(row).get("host"), _cause_of(before).get("host")
+        host, other = row.failure.host, before.failure.host
         if host != other or _passed(before, host):
-            step = _failed_at(row)
+            step = row.failure.step
             at = f"at step {step}" if step is not None else "before the first step"
             where = f"on {other} and on {host}" if host != other else f"on {host}, which passed the probe in between"
             return f"{mine} has ended two attempts {at}, {where}: it is the program"
@@ -246,27 +231,26 @@ def _cannot_help(attempts: Attempts) -> str:
 
 def _is_refused_again(attempts: Attempts) -> str:
     """Return why no rank may begin, where the attempt before was refused for the same; empty else."""
-    row, before = attempts.rows[-1], attempts.rows[-2] if len(attempts.rows) > 1 else {}
-    if row.get("began") or before.get("began"):
+    row, before = attempts.rows[-1], attempts.rows[-2] if len(attempts.rows) > 1 else Attempt()
+    if row.began or before.began:
         return ""
-    cut_off = [host for host, why in _blames(row).items() if why.startswith(UNREACHED_BY_ALL)]
-    earlier = [host for host, why in _blames(before).items() if why.startswith(UNREACHED_BY_ALL)]
+    cut_off = [host for host, why in row.blames.items() if why.startswith(UNREACHED_BY_ALL)]
+    earlier = [host for host, why in before.blames.items() if why.startswith(UNREACHED_BY_ALL)]
     if cut_off and earlier and cut_off != earlier:
         where = f"no host reaches {earlier[0]}, nor {cut_off[0]}"
         return f"{where}: the network between the hosts is closed for ranks; open the ports between them"
-    blames = _blames(row)
-    same = blames == _blames(before) if blames else row.get("refused") and row.get("refused") == before.get("refused")
+    same = row.blames == before.blames if row.blames else row.refused and row.refused == before.refused
     return f"no rank may begin, for the same reason as before: {_cause(row)}" if same else ""
 
 
 def _without_progress(attempts: Attempts) -> str:
     best, idle = -1, 0
     for row in attempts.rows:
-        step = row.get("step")
+        step = row.step
         if step is not None and step > best:
             best, idle = step, 0
         # What ended before the ranks began, or of a host that was retired when no rank tells steps, says nothing.
-        elif row.get("began") and not (step is None and _evidence(row, ())):
+        elif row.began and not (step is None and _evidence(row, ())):
             idle += 1
     if idle < _MOST_IDLE:
         return ""
@@ -277,58 +261,52 @@ def _without_progress(attempts: Attempts) -> str:
 # Rule 3
 
 
-def _evidence(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _evidence(row: Attempt, before: Sequence[Attempt]) -> dict[str, str]:
     """Return the hosts against which an attempt is evidence, and what it is, from its row and from those before it."""
-    hosts, cause = list(row.get("hosts") or ()), _cause_of(row)
-    if row.get("exit_code") == 0 or (row.get("stopped") and not row.get("hang")) or len(hosts) < 2:
+    hosts, cause = list(row.hosts), row.failure
+    if row.exit_code == 0 or (row.stopped and not row.hang) or len(hosts) < 2:
         return _of_device(row)
-    silent, lost = set(row.get("silent") or ()), set(row.get("lost") or ())
+    silent, lost = set(row.silent), set(row.lost)
     out: dict[str, str] = {}
     others_came = bool(set(hosts) - silent)
-    why, host = str(cause.get("why") or ""), cause.get("host")
+    why, host = cause.why, cause.host
     if why.startswith(LOST) and len(lost) < len(hosts):
         out = {each: "its agent was lost while others lived" for each in hosts if each in lost}
     elif why.startswith(NODE_FAILED) and len(lost) < len(hosts):
         out = {each: "the scheduler has given it up, says its launcher" for each in hosts if each in lost}
     elif why == NOT_STARTED and others_came:
         out = {each: "its agent never came up" for each in hosts if each in silent}
-    elif host in silent and others_came and not row.get("began") and (why == UNREACHED or cause.get("rank") is None):
-        out = {str(host): "its agent never came up"}
+    elif host in silent and others_came and not row.began and (why == UNREACHED or cause.rank is None):
+        out = {host: "its agent never came up"}
     return {**out, **_blamed(row, before), **_of_device(row)}
 
 
-def _blamed(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _blamed(row: Attempt, before: Sequence[Attempt]) -> dict[str, str]:
     """Return the hosts at which it lay that no rank could begin, unless it may be the others: they must be fewer than
     half, and a second host that nobody reaches says more of the network.
     """
-    blames, hosts = _blames(row), list(row.get("hosts") or ())
-    if 2 * len(blames) >= len(hosts):
+    if 2 * len(row.blames) >= len(row.hosts):
         return {}
-    is_network = any(why.startswith(UNREACHED_BY_ALL) for each in before for why in _blames(each).values())
-    return {host: why for host, why in blames.items() if not (is_network and why.startswith(UNREACHED_BY_ALL))}
+    is_network = any(why.startswith(UNREACHED_BY_ALL) for each in before for why in each.blames.values())
+    return {host: why for host, why in row.blames.items() if not (is_network and why.startswith(UNREACHED_BY_ALL))}
 
 
-def _blames(row: Mapping[str, Any]) -> dict[str, str]:
-    return {str(host): str(why) for host, why in dict(row.get("blames") or {}).items()}
-
-
-def _of_device(row: Mapping[str, Any]) -> dict[str, str]:
-    cause = _cause_of(row)
-    host = cause.get("host")
-    found = broken_device(_words(row))
-    if row.get("exit_code") == 0 or cause.get("rank") is None or not host or not found:
+def _of_device(row: Attempt) -> dict[str, str]:
+    cause = row.failure
+    found = broken_device(cause.words)
+    if row.exit_code == 0 or cause.rank is None or not cause.host or not found:
         return {}
-    return {str(host): f"the driver of its devices reports: {found}"}
+    return {cause.host: f"the driver of its devices reports: {found}"}
 
 
 def _retired(attempts: Attempts) -> dict[str, str]:
-    return {host: why for row in attempts.rows for host, why in dict(row.get("retired") or {}).items()}
+    return {host: why for row in attempts.rows for host, why in row.retired.items()}
 
 
 # Rule 4
 
 
-def _failed(probe: Mapping[str, Verdict]) -> dict[str, str]:
+def _failed(probe: Mapping[str, ProbedHost]) -> dict[str, str]:
     """Return the hosts that fail the probe, and of what."""
     out = {host: verdict.fails for host, verdict in probe.items() if verdict.fails}
     for host, verdict in probe.items():
@@ -338,10 +316,10 @@ def _failed(probe: Mapping[str, Verdict]) -> dict[str, str]:
     return out
 
 
-def _passed(row: Mapping[str, Any], host: object) -> bool:
+def _passed(row: Attempt, host: str) -> bool:
     """Tell whether a host passed the probe that followed an attempt."""
-    verdict = dict(row.get("probe") or {}).get(host)
-    return bool(verdict and verdict.get("answered") and not verdict.get("fails"))
+    found = row.probe.get(host)
+    return found is not None and found.answered and not found.fails
 
 
 # What an attempt's record says
@@ -365,31 +343,17 @@ def raised(words: str) -> Raised | None:
     return None
 
 
-def _is_of_device_or_peer(row: Mapping[str, Any]) -> bool:
+def _is_of_device_or_peer(row: Attempt) -> bool:
     from ezpz.launch.run.failures import Failure
 
-    words = _words(row)
+    words = row.failure.words
     failure = Failure("", "", 1, 0.0, words=words)
     unclear = _UNCLEAR_DEVICE.search(ending(words))
     return failure.lost_peer or failure.waited_in_vain or bool(broken_device(words) or unclear)
 
 
-def _cause_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    cause = row.get("cause")
-    return cause if isinstance(cause, dict) else {}
-
-
-def _words(row: Mapping[str, Any]) -> str:
-    return str(_cause_of(row).get("words") or "")
-
-
-def _cause(row: Mapping[str, Any]) -> str:
-    return str(_cause_of(row).get("text") or f"exit code {row.get('exit_code')}")
-
-
-def _failed_at(row: Mapping[str, Any]) -> int | None:
-    step = _cause_of(row).get("step")
-    return step if isinstance(step, int) else None
+def _cause(row: Attempt) -> str:
+    return row.failure.text or f"exit code {row.exit_code}"
 
 
 def _listed(hosts: Mapping[str, str]) -> str:

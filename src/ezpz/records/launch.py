@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from ezpz.fields import (
     EMPTY,
-    Map,
     Number,
     Part,
     Real,
     Record,
-    Share,
     flag_field,
     json_field,
     list_field,
@@ -25,7 +23,7 @@ from ezpz.records.stored import LONGEST, Stored, text
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 __all__ = [
@@ -39,12 +37,14 @@ __all__ = [
     "FoundCause",
     "Group",
     "Hang",
+    "Hardware",
     "Kernel",
     "LaunchRecord",
     "LaunchedPlan",
     "PlaceInChain",
     "ProbedHost",
     "Room",
+    "Shares",
     "StageReached",
     "Window",
 ]
@@ -119,6 +119,9 @@ class Failure(Record):
     step: int | None = number_field(default=None)
     kernel: Kernel = part_field(Kernel, default=Kernel())
     room: Sequence[Room] = list_field(Part(Room), default=())
+
+
+_NO_FAILURE = Failure()
 
 
 class LaunchedPlan(Record):
@@ -267,6 +270,28 @@ class Window(Record):
     t: float | None = real_field(default=None)
 
 
+class Shares(Record):
+    """Where the time of a rank went, as far as the kernel of its host tells.
+
+    Attributes:
+        throttled: The share in which its control group stopped it.
+        steal: The share of its host's CPU time that went to other virtual machines.
+        delay: The share in which it was ready to run and had no core.
+        loader: The share of the looks in which it was in its DataLoader.
+        faults: Major page faults per second.
+        here: The share of the looks in which its main thread was at ``where``.
+        where: A place in the user's code.
+    """
+
+    throttled: float = real_field(default=0.0)
+    steal: float = real_field(default=0.0)
+    delay: float = real_field(default=0.0)
+    loader: float = real_field(default=0.0)
+    faults: float = real_field(default=0.0)
+    here: float = real_field(default=0.0)
+    where: str = text_field(LONGEST, default="")
+
+
 class Arrivals(Record):
     """When ranks came to collectives, which ``watch/stragglers`` has summed up.
 
@@ -274,15 +299,49 @@ class Arrivals(Record):
         source: What told: ``wrapped`` or torch's own recorder.
         seconds: Over how long.
         windows: Windows of 30 s.
-        ranks: Of single ranks: what share of their time went where, and ``where`` in the user's code.
-        others: The same of all other ranks.
+        ranks: Where the time of single ranks went.
+        others: The same of all others, the median.
     """
 
     source: str = text_field(LONGEST, default="")
     seconds: float | None = real_field(default=None)
     windows: Sequence[Window] = list_field(Part(Window), default=())
-    ranks: dict[str, dict[str, Any]] = map_field(Map(Share()), default=EMPTY)
-    others: dict[str, Any] = map_field(Share(), default=EMPTY)
+    ranks: Mapping[str, Shares] = map_field(Part(Shares), default=EMPTY)
+    others: Shares = part_field(Shares, default=Shares())
+
+
+class DeviceHardware(Record):
+    """What a device did.
+
+    Attributes:
+        name: Its name.
+        given: Whether the ranks were given it.
+        clock: Its clock in MHz: the mean, and the highest.
+    """
+
+    name: str = text_field(LONGEST, default="")
+    given: bool = flag_field(default=False)
+    clock: Sequence[float] = list_field(Real(-_LARGE, _LARGE), default=())
+
+
+class HostHardware(Record):
+    """What the devices of a host did.
+
+    Attributes:
+        devices: Each by its id.
+    """
+
+    devices: Mapping[str, DeviceHardware] = map_field(Part(DeviceHardware), default=EMPTY)
+
+
+class Hardware(Record):
+    """What the hardware did, which ``watch/hardware`` has summed up.
+
+    Attributes:
+        hosts: Each host.
+    """
+
+    hosts: Mapping[str, HostHardware] = map_field(Part(HostHardware), default=EMPTY)
 
 
 class AskedToSave(Record):
@@ -325,8 +384,8 @@ class Check(Record):
     answered: int | None = number_field(default=None)
     refused: str = text_field(LONGEST, default="")
     notes: Sequence[str] = list_field(text(), default=())
-    hosts: dict[str, Any] = json_field(dict, default=EMPTY)
-    doctor: dict[str, Any] = json_field(dict, default=EMPTY)
+    hosts: Mapping[str, Any] = json_field(dict, default=EMPTY)
+    doctor: Mapping[str, Any] = json_field(dict, default=EMPTY)
 
 
 class PlaceInChain(Record):
@@ -403,8 +462,8 @@ class Attempt(Stored):
     hang: Hang | None = part_field(Hang, default=None)
     silent: Sequence[str] = list_field(text(), default=())
     lost: Sequence[str] = list_field(text(), default=())
-    blames: dict[str, str] = map_field(text(), default=EMPTY)
-    stages: dict[str, StageReached] = map_field(Part(StageReached), default=EMPTY)
+    blames: Mapping[str, str] = map_field(text(), default=EMPTY)
+    stages: Mapping[str, StageReached] = map_field(Part(StageReached), default=EMPTY)
     step: int | None = number_field(default=None)
     began: bool = flag_field(default=False)
     verdict: str = text_field(LONGEST, default="")
@@ -416,10 +475,15 @@ class Attempt(Stored):
     refused: str = text_field(LONGEST, default="")
     decision: str = text_field(LONGEST, default="")
     because: str = text_field(LONGEST, default="")
-    retired: dict[str, str] = map_field(text(), default=EMPTY)
-    probe: dict[str, ProbedHost] = map_field(Part(ProbedHost), default=EMPTY)
+    retired: Mapping[str, str] = map_field(text(), default=EMPTY)
+    probe: Mapping[str, ProbedHost] = map_field(Part(ProbedHost), default=EMPTY)
     probe_seconds: float | None = real_field(default=None)
     host: str = text_field(LONGEST, default="")
+
+    @property
+    def failure(self) -> Failure:
+        """The earliest failure; one that says nothing where there was none."""
+        return self.cause or _NO_FAILURE
 
 
 class LaunchRecord(Attempt):
@@ -437,7 +501,7 @@ class LaunchRecord(Attempt):
         asked_to_save: What ranks were last asked for.
         chain: In a chain of jobs: where it stands there.
         most_attempts: How many attempts there may be.
-        attempts: Those that have ended.
+        attempts: Those that have ended, each with the fields from ``launch_id`` to ``host``.
         failures: Other ranks that failed.
         causes: Why it ended, the most certain first.
         arrivals: Who came last to collectives.
@@ -463,7 +527,7 @@ class LaunchRecord(Attempt):
     arrivals: Arrivals | None = part_field(Arrivals, default=None)
     check: Check = part_field(Check, default=Check())
     notes: Sequence[str] = list_field(text(), default=())
-    hardware: dict[str, Any] = json_field(dict, default=EMPTY)
+    hardware: Hardware = part_field(Hardware, default=Hardware())
 
     @property
     def failed(self) -> Sequence[Failure]:

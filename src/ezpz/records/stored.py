@@ -29,10 +29,11 @@ def text() -> Text:
 
 
 class Stored(Record):
-    """A record of a file; false where there is none, or nothing that can be read.
+    """A record of a file.
 
     Attributes:
-        raw: The object in the file, with what does not fit and what this version does not know.
+        raw: The object in the file, with what does not fit and what this version does not know; empty where there is
+            none.
     """
 
     raw: Mapping[str, Any] = EMPTY
@@ -62,9 +63,6 @@ class Stored(Record):
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """Return the record in a file; an empty one where that is missing, broken, too large or holds no object."""
         return cls.of(read_object(path))
-
-    def __bool__(self) -> bool:
-        return bool(self.raw)
 
     def refuse_newer(self, path: str | os.PathLike[str]) -> None:
         """Refuse a record that a newer ezpz wrote, which may mean something else by its fields.

@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 
 from ezpz.files import read_object, read_text
+from ezpz.records.launch import LaunchRecord
 from ezpz.track.launches import find_launch, launch_id_of, launch_records
-from ezpz.why.record import read_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -78,11 +78,10 @@ def run_folders(folder: Path) -> list[Path]:
     if not all(found.values()):
         here = os.path.realpath(folder)
         for path in launch_records():
-            fields = read_launch(path)
-            chain = fields.get("chain") or {}
-            if chain.get("folder") and os.path.realpath(chain["folder"]) == here:
-                job = str(chain.get("job"))
-                found[job] = found.get(job) or fields.get("run_folder") or ""
+            record = LaunchRecord.read(path)
+            chain = record.chain
+            if chain.folder and os.path.realpath(chain.folder) == here:
+                found[chain.job] = found.get(chain.job) or record.run_folder
     return [Path(run) for run in dict.fromkeys(found.values()) if run]
 
 
@@ -90,8 +89,8 @@ def _folder_of(facts: dict[str, Any]) -> str:
     launch = facts.get("launch")
     named = str(launch.get("EZPZ_CHAIN") or "") if isinstance(launch, dict) else ""
     launch_id = "" if named else launch_id_of(facts)
-    _, record = (find_launch(launch_id) if launch_id else None) or (None, {})
-    return named or (record.get("chain") or {}).get("folder") or ""
+    found = find_launch(launch_id) if launch_id else None
+    return named or (found[1].chain.folder if found else "")
 
 
 def _rows(known: Mapping[str, Any]) -> list[dict[str, Any]]:

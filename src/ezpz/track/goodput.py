@@ -379,6 +379,7 @@ def _span(
     jobs: set[str],
 ) -> Span:
     running = state == "running"
+    from ezpz.records.launch import LaunchRecord
     from ezpz.track.launches import find_launch, launch_id_of
     from ezpz.track.run import epoch
 
@@ -391,26 +392,24 @@ def _span(
     if began is None and started is not None and "history" in timeline:  # of an older ezpz, to the second
         began = started - timeline["history"]
     launch_id = launch_id_of(dict(facts))
-    path, launch = (find_launch(launch_id) if launch_id else None) or (None, {})
+    path, launch = (find_launch(launch_id) if launch_id else None) or (None, LaunchRecord())
     first, last = ([float(times[0])], [float(times[-1])]) if len(times) else ([], [])
     signs = [each for each in (began, started, *first) if each is not None]
-    begin = _time(launch.get("started")) or min(signs, default=0.0)
-    plan = launch.get("plan") if isinstance(launch.get("plan"), dict) else {}
+    begin = launch.started or min(signs, default=0.0)
     around = facts.get("launch") if isinstance(facts.get("launch"), dict) else {}
-    job = str((plan or {}).get("job_id") or (around or {}).get("EZPZ_JOBID") or "")
+    job = str(launch.plan.job_id or (around or {}).get("EZPZ_JOBID") or "")
     if job and job not in jobs:  # the first launch of a job accounts for what was before it
         jobs.add(job)
-        job_started = _time(launch.get("job_started"))
-        begin = min(begin, job_started) if job_started else begin
+        begin = min(begin, launch.job_started) if launch.job_started else begin
     signs += [begin, *last, *([sections[-1][2]] if sections else [])]
     ended = epoch(facts.get("ended"))
     own_end = max([*signs, *([ended] if ended else [])])
     # A time to the second may lie after the end of its launch, and a launch that was killed has none.
-    launch_end = 0.0 if running else _time(launch.get("ended"))
+    launch_end = 0.0 if running else launch.ended or 0.0
     end = max([launch_end, *last]) if launch_end else max(signs) if running else own_end
     count = len(times)
     by_loop = "data" in timeline and len(columns.get("dt", ())) == count > 0
-    bad = launch.get("state") == "failed" if launch.get("ended") else state not in {"finished", "exited", "stopped"}
+    bad = launch.state == "failed" if launch.ended else state not in {"finished", "exited", "stopped"}
     early = [when for name, when in timeline.items() if name != "first_step"]
     return Span(
         begin=begin,

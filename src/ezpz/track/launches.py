@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ezpz.fields import Record
 from ezpz.files import private_folder, state_folder
+from ezpz.records.launch import Failure, LaunchRecord
 from ezpz.why.engine import says_more
-from ezpz.why.record import read_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def launch_records() -> Iterator[Path]:
     yield from sorted(launches_folder().glob("*/run.json"), reverse=True)
 
 
-def find_launch(launch_id: str) -> tuple[Path, dict[str, Any]] | None:
-    """Return the ``run.json`` of a launch and what it says; None where it is not kept here."""
+def find_launch(launch_id: str) -> tuple[Path, LaunchRecord] | None:
+    """Return the ``run.json`` of a launch and what it says of it; None where it is not kept here."""
     end = f"-{launch_id.rpartition('/')[2][:8]}"
     folder = launches_folder()
     try:
@@ -42,45 +42,45 @@ def find_launch(launch_id: str) -> tuple[Path, dict[str, Any]] | None:
         return None
     for name in names:
         path = folder / name / "run.json"
-        fields = _fields_of(path)
-        rows: list[dict[str, Any]] = fields.get("attempts") or []
-        mine = next((row for row in rows if row.get("launch_id") == launch_id), {})
-        if mine or fields.get("launch_id") == launch_id:
-            return path, {**fields, **mine}
+        record = _record_in(path)
+        found = record.of_attempt(launch_id)
+        if found is not record or record.launch_id == launch_id:
+            return path, found
     return None
 
 
-def _fields_of(path: Path) -> dict[str, Any]:
+def _record_in(path: Path) -> LaunchRecord:
     try:
         about = os.stat(path)  # noqa: PTH116  # for each of 500 runs
     except OSError:
-        return {}
-    return _fields_as_of(path, (about.st_ino, about.st_size, about.st_mtime_ns))
+        return LaunchRecord()
+    return _record_as_of(path, (about.st_ino, about.st_size, about.st_mtime_ns))
 
 
 @lru_cache(maxsize=1)  # one run asks several times for its launch
-def _fields_as_of(path: Path, _: tuple[int, int, int]) -> dict[str, Any]:
-    return read_launch(path)
+def _record_as_of(path: Path, _: tuple[int, int, int]) -> LaunchRecord:
+    return LaunchRecord.read(path)
 
 
-def launch_cause(launch_id: str) -> tuple[dict[str, Any], str]:
+def launch_cause(launch_id: str) -> tuple[Failure, str]:
     """Return what a launch has found to be the cause of its end, and that as one line."""
-    return _cause_in((find_launch(launch_id) or (None, {}))[1])
+    found = find_launch(launch_id)
+    return _cause_in(found[1] if found else LaunchRecord())
 
 
-def _cause_in(launch: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    cause = launch.get("cause") or {}
-    text = cause.get("text") or ""
-    words = re.sub(r"(?m)^\[rank\d+\]: ?", "", cause.get("words") or "").rstrip()
+def _cause_in(launch: LaunchRecord) -> tuple[Failure, str]:
+    cause = launch.failure
+    text = cause.text
+    words = re.sub(r"(?m)^\[rank\d+\]: ?", "", cause.words).rstrip()
     if text and "Traceback" in words:
         text = f"{text.partition('; stopping')[0]}: {words.rpartition(chr(10))[2]}"
-    more = says_more(launch.get("causes"))
+    more = says_more(launch.causes)
     if text and more:
         text = f"{text.partition('; stopping')[0]}; {more}"
-    if text and launch.get("decision") and launch.get("because"):  # of `launch --attempts`
-        hosts = launch.get("hosts") or ()
+    if text and launch.decision and launch.because:  # of `launch --attempts`
+        hosts = launch.hosts
         on = f" on {', '.join(hosts) if len(hosts) <= _HOSTS else f'{len(hosts)} hosts'}" if hosts else ""
-        text += f"; attempt {launch.get('attempt')}{on}, {launch['decision']}: {launch['because']}"
+        text += f"; attempt {launch.attempt}{on}, {launch.decision}: {launch.because}"
     return cause, text
 
 
@@ -94,11 +94,12 @@ def failed_elsewhere(facts: dict[str, Any], folder: Path) -> str:
         folder: The run folder.
     """
     launch_id = launch_id_of(facts)
-    _, launch = (find_launch(launch_id) if launch_id else None) or (None, {})
+    found = find_launch(launch_id) if launch_id else None
+    launch = found[1] if found else LaunchRecord()
     cause, text = _cause_in(launch)
-    if not cause.get("rank"):
+    if not cause.rank:
         return ""
-    newest = launch.get("run_folder")
+    newest = launch.run_folder
     # A program that makes several runs may have finished this one before.
     is_older = facts.get("state") == "finished" and newest and not _is_same(newest, folder)
     return "" if is_older else text
@@ -133,23 +134,24 @@ class Attempt(Record):
 
 def attempt_of(launch_id: str, now: float) -> Attempt | None:
     """Return the attempt with this id; None where it is none of several, or no record of it is kept here."""
-    path, mine = find_launch(launch_id) or (None, {})
-    number, most = mine.get("attempt"), mine.get("most_attempts")
-    if path is None or number is None or most is None:
+    found = find_launch(launch_id)
+    if found is None:
         return None
-    fields = read_launch(path)
-    rows = fields.get("attempts") or []
-    decision = rows[-1].get("decision") if rows and rows[-1].get("attempt") == fields.get("attempt") else None
-    ended = fields.get("ended")
-    is_recent = ended is not None and now - ended < _DECIDES
+    path, mine = found
+    if mine.attempt is None or mine.most_attempts is None:
+        return None
+    newest = _record_in(path)
+    rows = newest.attempts
+    decision = rows[-1].decision if rows and rows[-1].attempt == newest.attempt else ""
+    is_recent = newest.ended is not None and now - newest.ended < _DECIDES
     return Attempt(
-        number,
-        most,
-        f"{mine['decision']}: {mine.get('because')}" if mine.get("decision") else "",
-        runs=fields.get("state") == "running",
+        mine.attempt,
+        mine.most_attempts,
+        f"{mine.decision}: {mine.because}" if mine.decision else "",
+        runs=newest.state == "running",
         may_follow=is_recent and decision != "stop",
-        host=str(fields.get("host")),
-        newest=str(fields.get("launch_id")),
+        host=newest.host,
+        newest=newest.launch_id,
     )
 
 

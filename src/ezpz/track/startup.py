@@ -9,12 +9,12 @@ from __future__ import annotations
 from itertools import islice
 
 from ezpz.fields import Record
+from ezpz.records.launch import LaunchRecord, StageReached
 from ezpz.track.quantities import duration
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
 __all__ = ["STAGES", "Arrival", "Change", "Delay", "Startup", "changes", "delays", "median", "read_startup"]
 
@@ -119,7 +119,7 @@ class Startup:
     """The start of one launch.
 
     Attributes:
-        fields: Its ``run.json``, as `ezpz.why.record.read_launch` returns it.
+        launch: Its record.
         command: What it started, as words.
         hosts: Its hosts, and
         counts: how many ranks each had.
@@ -128,33 +128,27 @@ class Startup:
         arrivals: The stages that any rank reached, in their order.
     """
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        plan = fields.get("plan") or {}
-        stages = fields.get("stages") or {}
-        self.fields = fields
-        self.command: list[str] = fields.get("command") or []
-        self.hosts: list[str] = plan.get("hosts") or []
-        self.counts: list[int] = plan.get("ranks_per_host") or []
-        known = max((len((stages.get(stage.name) or {}).get("by_rank") or ()) for stage in STAGES), default=0)
+    def __init__(self, launch: LaunchRecord) -> None:
+        self.launch = launch
+        self.command, self.hosts, self.counts = launch.command, launch.plan.hosts, launch.plan.ranks_per_host
+        reached = {stage: launch.stages.get(stage.name) or StageReached() for stage in STAGES}
+        known = max((len(each.by_rank) for each in reached.values()), default=0)
         ranks = (host for host, count in zip(self.hosts, self.counts, strict=False) for _ in range(count))
         self._host_of = list(islice(ranks, known))  # a foreign record may tell of any number
         self.times: dict[str, list[float | None]] = {}
         self.arrivals: list[Arrival] = []
         before = 0.0
-        for stage in STAGES:
-            summary = stages.get(stage.name) or {}
-            if any(summary.get(key) is None for key in ("min", "median", "max")):
+        for stage, summary in reached.items():
+            if summary.min is None or summary.median is None or summary.max is None:
                 continue
-            times = [each if isinstance(each, (int, float)) else None for each in summary.get("by_rank") or ()]
+            times = [each if isinstance(each, (int, float)) else None for each in summary.by_rank]
             if times:
                 self.times[stage.name] = times
-            last = float(summary["max"])
+            last = float(summary.max)
             rank = max(range(len(times)), key=lambda each: _or_zero(times[each])) if times else -1
-            host = self.host_of(rank) if rank >= 0 else summary.get("slowest_host") or ""
+            host = self.host_of(rank) if rank >= 0 else summary.slowest_host
             took = max(0.0, last - before)
-            self.arrivals.append(
-                Arrival(stage, took, float(summary["min"]), float(summary["median"]), last, rank, host)
-            )
+            self.arrivals.append(Arrival(stage, took, float(summary.min), float(summary.median), last, rank, host))
             before = max(before, last)
 
     @property
@@ -191,9 +185,9 @@ class Startup:
         }
 
 
-def read_startup(fields: Mapping[str, Any]) -> Startup | None:
-    """Return the start of a launch from its ``run.json``; None where it recorded no stage."""
-    startup = Startup(fields)
+def read_startup(launch: LaunchRecord) -> Startup | None:
+    """Return the start of a launch; None where it recorded no stage."""
+    startup = Startup(launch)
     return startup if startup.arrivals else None
 
 

@@ -14,8 +14,8 @@ from ezpz.why.hangs import STEPS_ADVICE, of_torch
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
+    from ezpz.records.launch import Failure
     from ezpz.why.facts import Facts
 
 __all__ = ["ended_by_itself", "left_early", "lost_host"]
@@ -29,19 +29,18 @@ _SHOWN = 3  # consequences that are named one by one
 
 def left_early(facts: Facts) -> Iterator[Cause]:
     """A rank ended with 0 while others waited for it."""
-    cause = _cause(facts)
-    rank = cause.get("rank")
-    if not isinstance(rank, int) or cause.get("code") != 0:
+    cause, rank = facts.cause, facts.cause.rank
+    if rank is None or cause.code != 0:
         return
-    step = f" after step {cause['step']}" if isinstance(cause.get("step"), int) else ""
+    step = f" after step {cause.step}" if cause.step is not None else ""
     yield Cause(
         "left-early",
         f"{facts.who(rank)} ended with code 0{step} while other ranks still waited for it",
         Certainty.SEEN,
         rank=rank,
         host=facts.host(rank),
-        step=cause.get("step"),
-        evidence=(str(cause.get("text") or ""), *_waited(facts, rank)),
+        step=cause.step,
+        evidence=(cause.text, *_waited(facts, rank)),
         consequences=consequences(facts),
         advice=STEPS_ADVICE,
     )
@@ -49,30 +48,29 @@ def left_early(facts: Facts) -> Iterator[Cause]:
 
 def ended_by_itself(facts: Facts) -> Iterator[Cause]:
     """A rank raised an exception, exited with a code, or was killed by a signal."""
-    cause = _cause(facts)
-    rank = cause.get("rank")
-    if not isinstance(rank, int) or cause.get("code") == 0 or (cause.get("code") is None and not cause.get("signal")):
+    cause, rank = facts.cause, facts.cause.rank
+    if rank is None or cause.code == 0 or (cause.code is None and not cause.signal):
         return
-    who, words = facts.who(rank), str(cause.get("words") or "")
-    raised = None if cause.get("signal") in _SENT else raised_in(words)
+    who, words = facts.who(rank), cause.words
+    raised = None if cause.signal in _SENT else raised_in(words)
     # What a collective raises is no cause by itself: others, or a mismatch, stand before it.
     certainty = Certainty.SHOWN if raised and of_torch(words) else Certainty.SEEN
     if raised:
         name, line = raised
         kind, text = "exception", f"{who} raised {name}" + (f" ({line})" if line else "")
-    elif cause.get("signal") and facts.launch.get("state") != "stopped":
+    elif cause.signal and facts.launch.state != "stopped":
         return  # a rule of `ezpz.why.machine` names it
-    elif cause.get("signal"):
-        kind, text = "signal", f"{who} was killed by {cause['signal']}"
+    elif cause.signal:
+        kind, text = "signal", f"{who} was killed by {cause.signal}"
     else:
-        kind, text = "exit-code", f"{who} exited with code {cause['code']}"
+        kind, text = "exit-code", f"{who} exited with code {cause.code}"
     yield Cause(
         kind,
-        text + (f": {cause['why']}" if cause.get("why") and kind != "exception" else ""),
+        text + (f": {cause.why}" if cause.why and kind != "exception" else ""),
         certainty,
         rank=rank,
         host=facts.host(rank),
-        step=cause.get("step"),
+        step=cause.step,
         evidence=_evidence(cause),
         consequences=consequences(facts),
     )
@@ -80,23 +78,20 @@ def ended_by_itself(facts: Facts) -> Iterator[Cause]:
 
 def lost_host(facts: Facts) -> Iterator[Cause]:
     """What failed was no rank: a host that is lost, ranks that never came, a world of another size."""
-    cause = _cause(facts)
-    text = str(cause.get("text") or "")
-    if cause.get("rank") is not None or not text or facts.launch.get("hang"):
+    cause = facts.cause
+    if cause.rank is not None or not cause.text or facts.launch.hang:
         return
-    host = cause.get("host")
-    kind = "host-lost" if str(cause.get("why") or "").startswith("its connection") else "launch"
-    yield Cause(kind, text, Certainty.SEEN, host=host, consequences=consequences(facts))
+    kind = "host-lost" if cause.why.startswith("its connection") else "launch"
+    yield Cause(kind, cause.text, Certainty.SEEN, host=cause.host or None, consequences=consequences(facts))
 
 
 def _waited(facts: Facts, left: int) -> Iterator[str]:
     """Yield where the ranks were that waited for one that has left, and how far that one had come."""
     for rank, each in sorted(facts.ranks.items())[:_SHOWN]:
-        entries = each.get("entries") or ()
-        if entries and rank != left and each.get("at"):
-            yield f"{facts.who(rank)} was in {each['at']}, its collective #{entries[-1]['seq']}"
-        elif entries and rank == left:
-            yield f"{facts.who(rank)} made {entries[-1]['seq']} collectives"
+        if each.entries and rank != left and each.at:
+            yield f"{facts.who(rank)} was in {each.at}, its collective #{each.entries[-1].seq}"
+        elif each.entries and rank == left:
+            yield f"{facts.who(rank)} made {each.entries[-1].seq} collectives"
 
 
 def raised_in(words: str) -> tuple[str, str] | None:
@@ -120,19 +115,15 @@ def raised_in(words: str) -> tuple[str, str] | None:
 
 def consequences(facts: Facts) -> tuple[str, ...]:
     """Return what failed after the cause, a short sentence each."""
-    texts = [str(each.get("text") or "") for each in facts.launch.get("failures") or () if each]
+    texts = [each.text for each in facts.launch.failures]
     more = (f"and {len(texts) - _SHOWN} more",) if len(texts) > _SHOWN else ()
     return (*texts[:_SHOWN], *more)
 
 
-def _cause(facts: Facts) -> dict[str, Any]:
-    return facts.launch.get("cause") or {}
-
-
-def _evidence(cause: dict[str, Any]) -> tuple[str, ...]:
-    found = [str(cause.get("text") or "").partition("; stopping")[0]]
-    if isinstance(cause.get("step"), int):
-        found.append(f"its last reported step is {cause['step']}")
-    if cause.get("log"):
-        found.append(f"what it wrote: {cause['log']}")
+def _evidence(cause: Failure) -> tuple[str, ...]:
+    found = [cause.text.partition("; stopping")[0]]
+    if cause.step is not None:
+        found.append(f"its last reported step is {cause.step}")
+    if cause.log:
+        found.append(f"what it wrote: {cause.log}")
     return tuple(found)

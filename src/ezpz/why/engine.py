@@ -6,6 +6,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from ezpz.records.launch import FoundCause
     from ezpz.why.cause import Cause
     from ezpz.why.facts import Facts
 
@@ -49,19 +50,19 @@ def diagnose(facts: Facts) -> list[Cause]:
     return sorted(found, key=lambda cause: -cause.certainty)
 
 
-def says_more(causes: object) -> str:
+def says_more(causes: Sequence[FoundCause]) -> str:
     """Return the first cause of ``run.json`` where it says more than the line of the failure; empty elsewhere.
 
     Args:
-        causes: The field ``causes``, whatever is in it.
+        causes: The causes, the most certain first.
     """
-    first = causes[0] if isinstance(causes, list) and causes else None
-    if not isinstance(first, dict) or first.get("certainty") not in {2, 3}:
+    first = causes[0] if causes else None
+    if first is None or first.certainty not in {2, 3}:
         return ""
-    return "" if _is_said(first.get("cause"), first.get("certainty")) else str(first.get("text") or "")
+    return "" if _is_said(first.cause, first.certainty) else first.text
 
 
-def _is_said(cause: object, certainty: object) -> bool:
+def _is_said(cause: str, certainty: int) -> bool:
     """Tell whether the line of the failure says it; of a hang that line does not say that a rank has left."""
     return cause in _SAID and not (cause == "left-early" and certainty == 2)
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 
+from ezpz.fields import replace
+from ezpz.records.collectives import Entry
 from ezpz.why.cause import Cause, Certainty
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
 
     from ezpz.why.facts import Facts
 
-    Entry = Mapping[str, Any]
     _Kind = tuple[str, str]  # operation, and sizes of a collective
 
 __all__ = [
@@ -73,9 +73,9 @@ def missing(facts: Facts) -> Iterator[Cause]:
         return
     seq, behind, waiting = block
     entry = waiting[min(waiting)]
-    if not facts.launch.get("hang") and not _is_long(facts, waiting):
+    if not facts.launch.hang and not _is_long(facts, waiting):
         return
-    what = f"{entry['op']} #{seq}"
+    what = f"{entry.op} #{seq}"
     gone = _gone(facts)
     if gone & set(behind):  # who only has not answered in time may do so because the host is busy
         behind = {rank: last for rank, last in behind.items() if rank in gone}
@@ -85,7 +85,7 @@ def missing(facts: Facts) -> Iterator[Cause]:
 
 def left_behind(facts: Facts) -> Iterator[Cause]:
     """A rank has left, and another one whose connection to it broke has raised that, but has not ended yet."""
-    lost = [rank for rank, each in facts.ranks.items() if each.get("state") and of_torch(str(each.get("raised") or ""))]
+    lost = [rank for rank, each in facts.ranks.items() if each.state and of_torch(each.raised)]
     gone = sorted(_gone(facts))
     if not lost or not gone or _block(facts) is not None:
         return
@@ -97,9 +97,7 @@ def left_behind(facts: Facts) -> Iterator[Cause]:
             Certainty.SHOWN,
             rank=rank,
             host=facts.host(rank),
-            evidence=(
-                f"{facts.who(lost[0])} raised {str(facts.ranks[lost[0]]['raised']).partition(chr(10))[0][:200]}",
-            ),
+            evidence=(f"{facts.who(lost[0])} raised {facts.ranks[lost[0]].raised.partition(chr(10))[0][:200]}",),
             advice=STEPS_ADVICE,
         )
 
@@ -107,17 +105,22 @@ def left_behind(facts: Facts) -> Iterator[Cause]:
 def missing_by_stacks(facts: Facts) -> Iterator[Cause]:
     """The same of ranks that recorded no collectives: one is elsewhere while others are inside of one."""
     places = _places(facts)
-    if not facts.launch.get("hang") or any(each.get("entries") for each in facts.ranks.values()) or len(places) < 2:
+    if not facts.launch.hang or any(each.entries for each in facts.ranks.values()) or len(places) < 2:
         return
     inside = {rank: place for rank, place in places.items() if _call(place) in _CALLS}
     outside = [rank for rank in places if rank not in inside]
     if inside and outside and len(outside) <= max(1, len(places) // 2):
         for rank in sorted(outside)[:_NAMED]:
             what = _call(inside[min(inside)])
-            waiting = {each: {"op": what, "line": _line_of(place)} for each, place in inside.items()}
+            waiting = {each: _by_stack(what, place) for each, place in inside.items()}
             yield _culprit(facts, rank, what, waiting, None)
     elif not outside and len({_call(place) for place in inside.values()}) > 1:
-        yield _different(facts, {rank: {"op": _call(place), "line": _line_of(place)} for rank, place in inside.items()})
+        yield _different(facts, {rank: _by_stack(_call(place), place) for rank, place in inside.items()})
+
+
+def _by_stack(op: str, place: str) -> Entry:
+    """Return the collective in which a rank is by its stack."""
+    return Entry(group="", seq=0, op=op, state="", created=0.0, line=_line_of(place))
 
 
 def mismatch(facts: Facts) -> Iterator[Cause]:
@@ -128,7 +131,7 @@ def mismatch(facts: Facts) -> Iterator[Cause]:
         by_seq: dict[int, dict[int, Entry]] = {}
         for rank, entries in members.items():
             for entry in entries:
-                by_seq.setdefault(int(entry["seq"]), {})[rank] = entry
+                by_seq.setdefault(entry.seq, {})[rank] = entry
         for seq in sorted(by_seq):
             found = by_seq[seq]
             if len(found) < 2 or len({_kind(entry) for entry in found.values()}) < 2:
@@ -148,14 +151,11 @@ _INSIDE = r'(?m)^  File "[^"\n]*/torch/distributed/distributed_c10d\.py", line \
 
 def refused_size(facts: Facts) -> Iterator[Cause]:
     """A rank was sent more bytes than its tensor holds: gloo ends it at once, so that its own record is missing."""
-    cause = facts.launch.get("cause")
-    cause = cause if isinstance(cause, dict) else {}
-    words = str(cause.get("words") or "")
-    match = re.search(_TOO_LONG, words)
-    aborted = cause.get("signal") == "SIGABRT" and re.search(_INSIDE, words)
-    if not (match or aborted) or not isinstance(cause.get("rank"), int):
+    cause, victim = facts.cause, facts.cause.rank
+    match = re.search(_TOO_LONG, cause.words)
+    aborted = cause.signal == "SIGABRT" and re.search(_INSIDE, cause.words)
+    if not (match or aborted) or victim is None:
         return
-    victim = int(cause["rank"])
     came = f"gloo aborted {facts.who(victim)} in the same one"
     if match:
         came = f"a message of {match[1]} bytes came where {facts.who(victim)} had room for {match[2]}"
@@ -164,15 +164,13 @@ def refused_size(facts: Facts) -> Iterator[Cause]:
         for rank, entries in sorted(_groups(facts).get(_default(facts), {}).items())
         if rank != victim and len(entries) > 1 and _breaks(entries)
     ]
-    line = _line_of(str(facts.ranks[odd[0][0]].get("at") or "")) if odd else ""
+    line = _line_of(facts.ranks[odd[0][0]].at) if odd else ""
     if len(odd) == 1:
         rank, entry = odd[0]
-        called = _called({**entry, "line": line}, sizes=True)
-        text = (
-            f"{facts.who(rank)} called {called} as collective #{entry['seq']}, with other sizes than the rest: {came}"
-        )
+        called = _called(replace(entry, line=line), sizes=True)
+        text = f"{facts.who(rank)} called {called} as collective #{entry.seq}, with other sizes than the rest: {came}"
     elif not match:
-        yield _aborted(facts, victim, words)
+        yield _aborted(facts, victim, cause.words)
         return
     else:
         rank, text = None, f"ranks called one collective with tensors of different sizes: {came}"
@@ -182,7 +180,7 @@ def refused_size(facts: Facts) -> Iterator[Cause]:
         Certainty.SEEN,
         rank=rank,
         host=facts.host(rank) if rank is not None else None,
-        evidence=(str(cause.get("text") or ""),),
+        evidence=(cause.text,),
         advice="give the tensors the same shape on every rank",
     )
 
@@ -195,12 +193,11 @@ _OTHER_SHAPE = r"\[(\d+)\]: (params\[\d+\]) in this process with (sizes|strides)
 
 def other_model(facts: Facts) -> Iterator[Cause]:
     """Ranks have wrapped models that differ in their parameters."""
-    listed = (facts.launch.get("cause"), *(facts.launch.get("failures") or ()))
     models: dict[int, str] = {}  # rank: what its model has
     lines: dict[int, str] = {}
-    said = [str(each.get("words") or "") for each in listed if isinstance(each, dict)]
+    said = [each.words for each in facts.launch.failed]
     # Of ranks that raised as well, and were ended before all of it was on stderr.
-    for words in (*said, *(str(each.get("raised") or "") for each in facts.ranks.values())):
+    for words in (*said, *(each.raised for each in facts.ranks.values())):
         numbers, shape = re.search(_OTHER_NUMBER, words), re.search(_OTHER_SHAPE, words)
         if numbers:
             rank, other = int(numbers[1]), int(numbers[3])
@@ -214,7 +211,7 @@ def other_model(facts: Facts) -> Iterator[Cause]:
             continue
         frames = re.findall(r'  File "([^"\n]+)", line (\d+)', words.rpartition("Traceback")[2])
         own = [f"{file.rpartition('/')[2]}:{line}" for file, line in frames if not re.search(_INSTALLED, file)]
-        lines[rank] = own[-1] if own else lines.get(rank) or _line_of(str(facts.ranks.get(rank, {}).get("at") or ""))
+        lines[rank] = own[-1] if own else lines.get(rank) or _line_of(facts.rank(rank).at)
     kinds: dict[str, list[int]] = {}
     for rank in sorted(models):
         kinds.setdefault(models[rank], []).append(rank)
@@ -269,8 +266,8 @@ def _aborted(facts: Facts, rank: int, words: str) -> Cause:
 def _breaks(entries: Sequence[Entry]) -> bool:
     """Tell whether the last collective of a rank has other sizes than all before of this operation had."""
     last = entries[-1]
-    before = {str(entry["sizes"]) for entry in entries[:-1] if entry["op"] == last["op"]}
-    return len(before) == 1 and last["sizes"] not in before
+    before = {entry.sizes for entry in entries[:-1] if entry.op == last.op}
+    return len(before) == 1 and last.sizes not in before
 
 
 # What ranks were doing
@@ -280,27 +277,24 @@ _LONG = 5.0  # seconds: in a healthy run ranks wait for each other in every step
 
 def _is_long(facts: Facts, waiting: Mapping[int, Entry]) -> bool:
     """Tell whether ranks of a running launch have waited for long; those of one that has ended have."""
-    now = facts.launch.get("now")
-    began = min(float(entry["created"]) for entry in waiting.values())
-    return not isinstance(now, dict) or float(now.get("at") or 0.0) - began > _LONG
+    began = min(entry.created for entry in waiting.values())
+    return facts.asked is None or (facts.asked.at or 0.0) - began > _LONG
 
 
 def _hangs(facts: Facts) -> bool:
-    return bool(facts.launch.get("hang") or facts.launch.get("now"))
+    return bool(facts.launch.hang or facts.asked)
 
 
 def _asks(facts: Facts) -> bool:
     """Tell whether ranks wait for each other: in a hang, or where a collective failed or lost a rank."""
-    cause = facts.launch.get("cause")
-    cause = cause if isinstance(cause, dict) else {}
-    return _hangs(facts) or cause.get("code") == 0 or of_torch(str(cause.get("words") or ""))
+    return _hangs(facts) or facts.cause.code == 0 or of_torch(facts.cause.words)
 
 
 def _places(facts: Facts) -> dict[int, str]:
     """Return where each rank was, as ``all_reduce (train.py:88)``: by its stack, else the kernel's word."""
-    asked = facts.launch.get("hang") or facts.launch.get("now") or {}
-    places = {each["rank"]: str(each.get("where") or "") for each in asked.get("ranks") or ()}
-    reported = {rank: str(each["at"]) for rank, each in facts.ranks.items() if each.get("at")}
+    asked = facts.launch.hang or facts.asked
+    places = {each.rank: each.where for each in (asked.ranks if asked else ())}
+    reported = {rank: each.at for rank, each in facts.ranks.items() if each.at}
     return {
         **reported,
         **{rank: place for rank, place in places.items() if place.endswith(")") or rank not in reported},
@@ -328,12 +322,12 @@ def _groups(facts: Facts) -> dict[str, dict[int, list[Entry]]]:
     """Return the collectives of each group and rank, by sequence; those between two ranks are none."""
     groups: dict[str, dict[int, list[Entry]]] = {}
     for rank, each in facts.ranks.items():
-        for entry in each.get("entries") or ():
-            if not entry.get("peer"):
-                groups.setdefault(str(entry["group"]), {}).setdefault(rank, []).append(entry)
+        for entry in each.entries:
+            if not entry.peer:
+                groups.setdefault(entry.group, {}).setdefault(rank, []).append(entry)
     for members in groups.values():
         for entries in members.values():
-            entries.sort(key=lambda entry: int(entry["seq"]))
+            entries.sort(key=lambda entry: entry.seq)
     return groups
 
 
@@ -347,11 +341,11 @@ def _block(facts: Facts) -> tuple[int, dict[int, Entry | None], dict[int, Entry]
     def failed(rank: int) -> bool:
         """Tell whether a rank has ended inside of its last collective, which torch then calls completed as well."""
         each = facts.ranks[rank]
-        return not each.get("state") and _call(str(each.get("at") or "")) in _CALLS
+        return not each.state and _call(each.at) in _CALLS
 
     first: tuple[float, str, int, dict[int, Entry | None], dict[int, Entry]] | None = None
     for group, members in _groups(facts).items():
-        last = {rank: int(entries[-1]["seq"]) for rank, entries in members.items()}
+        last = {rank: entries[-1].seq for rank, entries in members.items()}
         lowest = min(last.values())
         behind: dict[int, Entry | None] = {rank: members[rank][-1] for rank in last if last[rank] == lowest}
         unknown = [rank for rank in range(facts.world_size) if rank not in last and group in _of_all(facts)]
@@ -363,10 +357,10 @@ def _block(facts: Facts) -> tuple[int, dict[int, Entry | None], dict[int, Entry]
             rank: entry
             for rank, entries in members.items()
             for entry in entries
-            if rank not in behind and int(entry["seq"]) == seq and (entry["state"] != "completed" or failed(rank))
+            if rank not in behind and entry.seq == seq and (entry.state != "completed" or failed(rank))
         }
         if behind and waiting:
-            began = min(float(entry["created"]) for entry in waiting.values())
+            began = min(entry.created for entry in waiting.values())
             if first is None or began < first[0]:
                 first = (began, group, seq, behind, waiting)
     if first is None:
@@ -378,23 +372,22 @@ def _block(facts: Facts) -> tuple[int, dict[int, Entry | None], dict[int, Entry]
 
 def _known(facts: Facts, rank: int) -> bool:
     """Tell whether something is known of a rank that has recorded nothing: it lives elsewhere, or has left."""
-    each = facts.ranks.get(rank, {})
+    each = facts.rank(rank)
     place = _places(facts).get(rank, "")
-    if each.get("silent") and _call(place) in _CALLS:  # it waits as the others do, and was only slow to answer
+    if each.silent and _call(place) in _CALLS:  # it waits as the others do, and was only slow to answer
         return False
-    return bool(each.get("silent") or each.get("state") or place or rank in _gone(facts))
+    return bool(each.silent or each.state or place or rank in _gone(facts))
 
 
 def _gone(facts: Facts) -> set[int]:
     """Return the ranks that had ended before a hang was looked at, without a failure."""
-    if not facts.launch.get("hang") or not any(each.get("state") for each in facts.ranks.values()):
+    if not facts.launch.hang or not any(each.state for each in facts.ranks.values()):
         return set()
-    listed = (facts.launch.get("cause"), *(facts.launch.get("failures") or ()))
-    failed = {each.get("rank") for each in listed if isinstance(each, dict) and each.get("code") != 0}
+    failed = {each.rank for each in facts.launch.failed if each.code != 0}
     return {
         rank
         for rank, each in facts.ranks.items()
-        if rank not in failed and not (each.get("state") or each.get("silent") or each.get("answered"))
+        if rank not in failed and not (each.state or each.silent or each.answered)
     }
 
 
@@ -412,10 +405,8 @@ def _of_all(facts: Facts) -> set[str]:
 
 def _waits_elsewhere(facts: Facts, rank: int, group: str) -> bool:
     """Tell whether a rank that has not come waits for others itself, in another group."""
-    entries = [
-        entry for entry in facts.ranks.get(rank, {}).get("entries") or () if str(entry["group"]) != group
-    ]  # fmt: skip
-    return bool(entries) and entries[-1]["state"] != "completed" and _call(_places(facts).get(rank, "")) in _CALLS
+    entries = [entry for entry in facts.rank(rank).entries if entry.group != group]
+    return bool(entries) and entries[-1].state != "completed" and _call(_places(facts).get(rank, "")) in _CALLS
 
 
 # The sentences
@@ -426,23 +417,22 @@ def _culprit(facts: Facts, rank: int, what: str, waiting: Mapping[int, Entry], l
     place = _places(facts).get(rank, "")
     kind, does, advice = _doing(facts, rank, place)
     who, others = facts.who(rank), _named(facts, list(waiting))
-    line = next((entry.get("line") for entry in _with_lines(facts, waiting).values() if entry.get("line")), "")
+    line = next((entry.line for entry in _with_lines(facts, waiting).values() if entry.line), "")
     wait = f"{others} wait{'s' * (len(waiting) == 1)} for it in {what}" + (f" ({line})" if line else "")
     evidence = [wait]
     if last is not None:
-        evidence.append(f"the last collective of {who} is {last['op']} #{last['seq']} ({last['state']})")
+        evidence.append(f"the last collective of {who} is {last.op} #{last.seq} ({last.state})")
     if place:
         evidence.append(f"{who} is {_spot(place)}")
     evidence += _samples(facts, rank)
-    each = facts.ranks.get(rank, {})
-    step = each.get("step") if isinstance(each.get("step"), int) and each["step"] >= 0 else None
+    step = facts.rank(rank).step
     return Cause(
         kind,
         f"{who} {does}, and never came to {what}{f' ({line})' * bool(line)}: {wait.partition(' in ')[0]}",
         Certainty.SHOWN,
         rank=rank,
         host=facts.host(rank),
-        step=step,
+        step=step if step >= 0 else None,
         evidence=tuple(evidence),
         advice=advice,
     )
@@ -450,23 +440,21 @@ def _culprit(facts: Facts, rank: int, what: str, waiting: Mapping[int, Entry], l
 
 def _doing(facts: Facts, rank: int, place: str) -> tuple[str, str, str]:
     """Return the kind of cause, what the rank does instead, and what to try."""
-    each = facts.ranks.get(rank, {})
-    cause = facts.launch.get("cause")
-    left = isinstance(cause, dict) and cause.get("rank") == rank and cause.get("code") == 0
+    each, cause = facts.rank(rank), facts.cause
+    left = cause.rank == rank and cause.code == 0
     line = _line_of(place)
     where = f" ({line})" if line else ""
-    state = str(each.get("state") or "")
     at_exit = re.match(_AT_EXIT, place)
-    if left or each.get("ended") or rank in _gone(facts) or at_exit:
-        does = "has come to the end of its program" if (state or at_exit) and not left else "has ended"
+    if left or each.ended or rank in _gone(facts) or at_exit:
+        does = "has come to the end of its program" if (each.state or at_exit) and not left else "has ended"
         return "left-early", does, STEPS_ADVICE
-    if state == "t" or place.startswith("stopped by"):
+    if each.state == "t" or place.startswith("stopped by"):
         return "stopped", "is stopped by a debugger", "let the debugger continue it"
-    if state == "T" or place.startswith("stopped"):
+    if each.state == "T" or place.startswith("stopped"):
         return "stopped", "is stopped by a signal", "look who sent SIGSTOP; `kill -CONT` lets it go on"
-    if state == "D" or place.startswith("in uninterruptible"):
-        return _in_the_kernel(str(each.get("where") or ""), where)
-    return _by_code(place, silent=bool(each.get("silent")), raised=str(each.get("raised") or "").partition("\n")[0])
+    if each.state == "D" or place.startswith("in uninterruptible"):
+        return _in_the_kernel(each.where, where)
+    return _by_code(place, silent=each.silent, raised=each.raised.partition("\n")[0])
 
 
 def _in_the_kernel(where: str, line: str) -> tuple[str, str, str]:
@@ -502,27 +490,24 @@ def _by_code(place: str, *, silent: bool, raised: str) -> tuple[str, str, str]:
 
 def _samples(facts: Facts, rank: int) -> list[str]:
     """Return what two samples of a rank's stack say: stuck, or slow."""
-    hang = facts.launch.get("hang") or {}
-    earlier = hang.get("earlier") if isinstance(hang, dict) else None
-    if not isinstance(earlier, dict):
+    hang = facts.launch.hang
+    if hang is None or hang.earlier is None:
         return []
     then, now = (
-        next((each.get("frames") for each in sample.get("ranks") or () if each.get("rank") == rank), None)
-        for sample in (earlier, hang)
+        next((each.frames for each in sample.ranks if each.rank == rank), None) for sample in (hang.earlier, hang)
     )
     if not then or not now:
         return []
-    apart = f"two samples {hang.get('apart') or 0:g} s apart"
+    apart = f"two samples {hang.apart:g} s apart"
     return [f"{apart} show the same stack: it is stuck" if then == now else f"{apart} differ: it moves, and is slow"]
 
 
 def _kind(entry: Entry) -> tuple[str, str]:
     """Return what must be equal on all ranks for one collective."""
-    op = str(entry["op"])
-    return op, str(entry["sizes"]) if op in _EQUAL else ""
+    return entry.op, entry.sizes if entry.op in _EQUAL else ""
 
 
-def _with_lines(facts: Facts, found: Mapping[int, Entry]) -> dict[int, dict[str, Any]]:
+def _with_lines(facts: Facts, found: Mapping[int, Entry]) -> dict[int, Entry]:
     """Return collectives with the line of the user's code that called each, as far as it can be known.
 
     The recorder keeps lines only for NCCL. A rank that is still inside of one tells its line by its stack.
@@ -530,10 +515,8 @@ def _with_lines(facts: Facts, found: Mapping[int, Entry]) -> dict[int, dict[str,
     places = _places(facts)
     lined = {}
     for rank, entry in found.items():
-        line = str(entry.get("line") or "")
-        if not line and entry.get("state") != "completed":
-            line = _line_of(places.get(rank, ""))
-        lined[rank] = {**entry, "line": line}
+        is_inside = not entry.line and entry.state != "completed"
+        lined[rank] = replace(entry, line=_line_of(places.get(rank, ""))) if is_inside else entry
     return lined
 
 
@@ -550,9 +533,9 @@ def _different(
     kinds: dict[tuple[str, str], list[int]] = {}
     for rank in sorted(found):
         entry = found[rank]
-        kinds.setdefault((str(entry["op"]), str(entry.get("sizes") or "") if seq is not None else ""), []).append(rank)
+        kinds.setdefault((entry.op, entry.sizes if seq is not None else ""), []).append(rank)
     entries = max((members or {}).values(), key=len, default=())
-    past = [(str(each["op"]), str(each.get("sizes") or "")) for each in entries if int(each["seq"]) < (seq or 0)]
+    past = [(each.op, each.sizes) for each in entries if each.seq < (seq or 0)]
     expected, expected_op = _next_of(past), _next_of([(op, "") for op, _ in past])
 
     def weight(kind: tuple[str, str]) -> tuple[int, int]:
@@ -606,8 +589,8 @@ def _next_of(past: Sequence[_Kind]) -> _Kind | None:
 
 
 def _called(entry: Entry, *, sizes: bool) -> str:
-    of = f" of {entry['sizes']}" if sizes and entry.get("sizes") else ""
-    return f"{entry['op']}{of}" + (f" ({entry['line']})" if entry.get("line") else "")
+    of = f" of {entry.sizes}" if sizes and entry.sizes else ""
+    return f"{entry.op}{of}" + (f" ({entry.line})" if entry.line else "")
 
 
 def _named(facts: Facts, ranks: Sequence[int]) -> str:

@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 
 from ezpz.fields import Record
+from ezpz.records.launch import Arrivals, Shares, Window
 from ezpz.why.cause import Cause, Certainty
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Iterator, Sequence
 
+    from ezpz.records.launch import Group
     from ezpz.why.facts import Facts
 
 __all__ = ["Straggler", "chance", "find", "straggler"]
@@ -65,47 +66,47 @@ class Straggler(Record):
     seconds: float
 
 
-def find(windows: Sequence[Mapping[str, Any]]) -> Straggler | None:
+def find(windows: Sequence[Window]) -> Straggler | None:
     """Return the rank that others wait for longest; None where none stands out.
 
     Args:
-        windows: As ``arrivals.windows`` of ``run.json`` has them (docs/runs.md), in the order of time.
+        windows: In the order of time.
     """
-    names = {group["group"] for each in windows for group in each["groups"]}
+    names = {group.group for each in windows for group in each.groups}
     found = [one for name in sorted(names) for one in _of_group(windows, name)]
     return max(found, key=lambda one: (one.windows * one.wait, -one.rank), default=None)
 
 
-def _of_group(windows: Sequence[Mapping[str, Any]], name: str) -> Iterator[Straggler]:
+def _of_group(windows: Sequence[Window], name: str) -> Iterator[Straggler]:
     """Yield a straggler for each stretch of windows in which a rank of the group is late."""
-    stretch: list[tuple[float, Mapping[str, Any]]] = []
-    for each in (*windows, {"s": 0.0, "groups": ()}):
-        row = next((group for group in each["groups"] if group["group"] == name), None)
-        is_late = row is not None and row["n"] > 0 and row["last"] > _LAST and row["lag"] > _LAG * row["step"]
-        if stretch and not (is_late and row is not None and row["rank"] == stretch[0][1]["rank"]):
+    stretch: list[tuple[float, Group]] = []
+    for each in (*windows, Window(0.0, ())):
+        row = next((group for group in each.groups if group.group == name), None)
+        is_late = row is not None and row.n > 0 and row.last > _LAST and row.lag > _LAG * row.step
+        if stretch and not (is_late and row is not None and row.rank == stretch[0][1].rank):
             yield from _judge(stretch)
             stretch = []
         if is_late and row is not None:
-            stretch.append((float(each["s"]), row))
+            stretch.append((each.s, row))
 
 
-def _judge(stretch: Sequence[tuple[float, Mapping[str, Any]]]) -> Iterator[Straggler]:
+def _judge(stretch: Sequence[tuple[float, Group]]) -> Iterator[Straggler]:
     rows = [row for _, row in stretch]
     if len(rows) < _WINDOWS:
         return
-    probability = chance([lag for row in rows for lag in row["batches"]])
-    size = max(2, *(row["size"] for row in rows))
+    probability = chance([lag for row in rows for lag in row.batches])
+    size = max(2, *(row.size for row in rows))
     if probability >= _CHANCE / size:
         return
-    number = sum(row["n"] for row in rows)
+    number = sum(row.n for row in rows)
 
     def mean(name: str) -> float:
-        return float(sum(row[name] * row["n"] for row in rows) / number)
+        return float(sum(getattr(row, name) * row.n for row in rows) / number)
 
     seconds = sum(seconds for seconds, _ in stretch)
     yield Straggler(
-        rows[0]["group"],
-        rows[0]["rank"],
+        rows[0].group,
+        rows[0].rank,
         mean("last"),
         mean("lag"),
         mean("step"),
@@ -149,23 +150,22 @@ def chance(lags: Sequence[float]) -> float:
 
 def straggler(facts: Facts) -> Iterator[Cause]:
     """A rank that is last at most collectives, while the others wait."""
-    arrivals = facts.launch.get("arrivals") or {}
-    found = find(arrivals.get("windows") or ())
+    arrivals = facts.launch.arrivals or Arrivals()
+    found = find(arrivals.windows)
     if found is None:
         return
-    own = (arrivals.get("ranks") or {}).get(str(found.rank)) or {}
-    others = arrivals.get("others") or {}
-    reasons = [*_reasons(own, others), *_clock(facts, found.rank)]
+    own = arrivals.ranks.get(str(found.rank)) or Shares()
+    reasons = [*_reasons(own, arrivals.others), *_clock(facts, found.rank)]
     why = f": {reasons[0][0]}" if reasons else ""
     measured = (
         "by the devices' own times"
-        if arrivals.get("source") == "device"
+        if arrivals.source == "device"
         else "by the times at which hosts enqueued them, corrected by the clocks of the hosts"
     )
     seen = f"{found.meetings} meetings of {found.size} ranks in {found.windows} windows, {found.seconds:.0f} s in all"
     odds = f"were the ranks alike, the chance of this would be {_chance_text(found.chance)}"
     evidence = [f"{seen}, {measured}; {odds}"]
-    if arrivals.get("source") != "device" and found.group.partition(":")[0] not in _ON_HOSTS:
+    if arrivals.source != "device" and found.group.partition(":")[0] not in _ON_HOSTS:
         evidence.append("the collectives run on devices, of which no times were recorded: hosts may run ahead of them")
     evidence += [text for _, text in reasons]
     if not reasons:
@@ -198,7 +198,7 @@ def _advice(reasons: Sequence[tuple[str, str]]) -> str:
     return _ADVICE.get(reasons[0][0], "") if reasons else ""
 
 
-def _reasons(own: Mapping[str, Any], others: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _reasons(own: Shares, others: Shares) -> Iterator[tuple[str, str]]:
     """Yield why a rank may be slow, and what shows it, where it has much more of that than the median of the others."""
     shares = (
         (
@@ -223,33 +223,24 @@ def _reasons(own: Mapping[str, Any], others: Mapping[str, Any]) -> Iterator[tupl
         ),
     )
     for name, reason, text in shares:
-        mine, other = float(own.get(name) or 0.0), float(others.get(name) or 0.0)
+        mine, other = getattr(own, name), getattr(others, name)
         if mine >= _SURELY and mine > _TWICE * other:
             yield reason, text.format(own=mine, other=other)
-    faults, usual = float(own.get("faults") or 0.0), float(others.get("faults") or 0.0)
-    if faults >= 10.0 and faults > _TWICE * usual:
-        yield "it waits for pages from a disk", f"{faults:.0f} major page faults/s, others {usual:.0f}/s"
-    share, where = float(own.get("here") or 0.0), str(own.get("where") or "")
-    if where and share >= _SURELY and where != others.get("where"):
+    if own.faults >= 10.0 and own.faults > _TWICE * others.faults:
+        yield "it waits for pages from a disk", f"{own.faults:.0f} major page faults/s, others {others.faults:.0f}/s"
+    if own.where and own.here >= _SURELY and own.where != others.where:
         yield (
-            f"it was in {where}",
-            f"it was in {where} in {share:.0%} of the looks at its main thread, others less often",
+            f"it was in {own.where}",
+            f"it was in {own.where} in {own.here:.0%} of the looks at its main thread, others less often",
         )
 
 
 def _clock(facts: Facts, rank: int) -> Iterator[tuple[str, str]]:
     """Yield that the devices of a rank's host run slower than those of other hosts."""
-    hosts = (facts.launch.get("hardware") or {}).get("hosts") or {}
     clocks = {
         host: sum(known) / len(known)
-        for host, fields in hosts.items()
-        if (
-            known := [
-                float(device["clock"][0])
-                for device in ((fields or {}).get("devices") or {}).values()
-                if device and device.get("clock") and device.get("given")
-            ]
-        )
+        for host, hardware in facts.launch.hardware.hosts.items()
+        if (known := [device.clock[0] for device in hardware.devices.values() if device.clock and device.given])
     }
     own = clocks.pop(facts.host(rank) or "", None)
     usual = sorted(clocks.values())[len(clocks) // 2] if clocks else None

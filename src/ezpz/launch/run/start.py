@@ -226,11 +226,12 @@ class Run(Supervisor):
         """
         if not (fields["exit_code"] or self.world.run_folder or self._watched):  # nothing could say more
             return ""
+        from ezpz.records.launch import LaunchRecord
         from ezpz.why import Facts, diagnose, last_line
 
         try:
             facts = Facts.read(self.folder, self.world.run_folder)
-            facts.launch = fields  # the file may not have been written
+            facts.launch = LaunchRecord.of(fields)  # the file may not have been written
             self.world.watch.all("explain", facts, failed=bool(fields["exit_code"]))
             causes = diagnose(facts)
             if causes:

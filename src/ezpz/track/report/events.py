@@ -88,18 +88,16 @@ def _attempts(run: Run) -> str:
 
 def _launch_attempts(run: Run) -> str:
     """Return a table of the attempts of `launch --attempts` that have ended, where it made several."""
-    launch = (find_launch(launch_id_of(run.facts)) or (None, {}))[1]
-    kept = launch.get("attempts")
-    known: list[Any] = [each for each in kept if isinstance(each, dict)] if isinstance(kept, list) else []
-    if not any(each.get("decision") == "again" for each in known):
+    found = find_launch(launch_id_of(run.facts))
+    known = found[1].attempts if found else ()
+    if not any(each.decision == "again" for each in known):
         return ""
     rows = []
     for each in known:
-        cause = each.get("cause")
-        text = str(cause.get("text") or "") if isinstance(cause, dict) else ""
-        decision = ": ".join(value_text(each[key]) for key in ("decision", "because") if each.get(key))
-        cells = [each.get("attempt", ""), each.get("hosts") or [], each.get("exit_code", "")]
-        rows.append([*map(_short, map(value_text, cells)), redact_text(text), redact_text(decision)])
+        decision = ": ".join(filter(None, (each.decision, each.because)))
+        cells = ["" if each.attempt is None else each.attempt, list(each.hosts)]
+        cells.append("" if each.exit_code is None else each.exit_code)
+        rows.append([*map(_short, map(value_text, cells)), redact_text(each.failure.text), redact_text(decision)])
     return table(rows, ("attempt of the launch", "hosts", "ended with", "cause", "decision"))
 
 

@@ -34,7 +34,7 @@ def _of_launch(run: Run) -> str:
     """Return what the launch of a run found to be the cause of its end, where that says more than the run itself."""
     launch_id = launch_id_of(run.facts) if run.state in {"died", "failed", "stopped"} else ""
     found = find_launch(launch_id) if launch_id else None
-    return says_more(found[1].get("causes")) if found else ""
+    return says_more(found[1].causes) if found else ""
 
 
 def heading(title: str, state: tuple[str, str], facts: Iterable[tuple[str, str]], command: str, cause: str = "") -> str:

@@ -194,12 +194,12 @@ class Hangs(LauncherSide):
     def explain(self, facts: Facts, *, failed: bool) -> None:
         """Add the last collectives, and keep them in ``collectives.json``."""
         from ezpz.launch import record
-        from ezpz.why.facts import COLLECTIVES, by_rank
+        from ezpz.records.collectives import COLLECTIVES, CollectivesRecord
 
         collectives = self._collectives.as_json(self.handle.launch) if self._collectives else {}
         if collectives and failed:
             record.write(self.handle.folder, collectives, COLLECTIVES)
-        facts.ranks = by_rank(collectives)
+        facts.ranks = CollectivesRecord.of(collectives).by_rank
 
     def end(self, outcome: Outcome) -> Mapping[str, Any]:
         """Return ``hang`` of run.json, for a run that was ended because of one."""
