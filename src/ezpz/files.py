@@ -443,6 +443,25 @@ def private_folder(*names: str) -> str:
         ) from None
 
 
+def temporary_place(*names: str) -> str:
+    """Return the path of the same folder, which need not be there.
+
+    Raises:
+        OSError: There is no temporary folder.
+    """
+    return os.path.join(_temporary_folder(), f"ezpz-{os.getuid()}", *names)
+
+
+def own_place(*names: str) -> str:
+    """Return the same folder where it is there and this user's own; empty elsewhere."""
+    try:
+        found = os.lstat(temporary_place())
+        is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+        return temporary_place(*names) if is_own else ""
+    except OSError:
+        return ""
+
+
 def _temporary_folder() -> str:
     """Return what `tempfile.gettempdir` returns, without its import (4 ms) where the first choice can be used."""
     folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  # where a folder of our own is made, closed to others

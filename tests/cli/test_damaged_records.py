@@ -23,8 +23,8 @@ from cli.runs_on_disk import write_run
 from ezpz.checkpoint.manifest import NAME, Manifest
 from ezpz.cli import main
 from ezpz.files import read_bytes
+from ezpz.records.launch import LaunchRecord
 from ezpz.track.folder import RunFile, read_facts
-from ezpz.why.record import as_launch
 from lab.seed import of_the_day, some
 
 HANGS = 20  # seconds after which a verb that waits is ended
@@ -481,7 +481,9 @@ def test_a_foreign_record_has_no_file_of_elsewhere_printed(lab, subtests):
 
 
 def test_a_record_that_fits_is_left_as_it_is(lab):
-    assert as_launch(copy.deepcopy(LAUNCH)) == LAUNCH
+    wrong = []
+    LaunchRecord.of(LAUNCH, wrong)
+    assert wrong == []
     assert {**read_facts(lab / "outputs/train/1/run.json"), **RUN} == read_facts(lab / "outputs/train/1/run.json")
 
 

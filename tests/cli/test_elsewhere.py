@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from ezpz.cli.elsewhere import ask_elsewhere, is_job, launch_named
+from ezpz.launch.run.requests import FOLDER, Requests
 
 import ezpz
-from ezpz.cli.elsewhere import ask_elsewhere, is_job, launch_named
 from ezpz.errors import MachineError, UsageError
-from ezpz.launch.run.requests import FOLDER, Requests
 from lab import process
 
 SRC = str(Path(ezpz.__file__).parents[1])

@@ -1,4 +1,4 @@
-"""`ezpz kill`, against stand-ins for a launcher: real processes that carry a launch's id and stand in the index."""
+"""`ezpz kill`, against stand-ins for a launcher: real processes that carry a launch's id and are recorded."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 import ezpz
 from ezpz.cli import kill as verb
 from ezpz.launch.host import process_tree as alive
-from ezpz.launch.record import Index
+from ezpz.register import running
 from lab import hosts, process
 from lab.require import require
 from lab.ssh import Site
@@ -25,7 +25,8 @@ pytestmark = [
 KILL = [sys.executable, "-m", "ezpz", "kill"]
 LAUNCHER = """
 import os, signal, subprocess, sys, time
-from ezpz.launch.record import Index
+from ezpz import register
+from ezpz.launch import record
 launch, manner = sys.argv[1:]
 environ = {**os.environ, "EZPZ_LAUNCH_ID": launch}
 ranks = [
@@ -35,13 +36,17 @@ def stop(*_):
     for rank in ranks:
         rank.terminate()
         rank.wait()
-    Index.leave(index)
+    record.write(folder, {**fields, "state": "stopped"})
     open(os.environ["STOPPED"], "w").write("by SIGTERM")
     os._exit(143)
 signal.signal(signal.SIGTERM, stop if manner == "polite" else signal.SIG_IGN)
-index = Index()
-known = {"started": time.time() - 130, "command": ["python3", "my train.py"], "world_size": 2, "hosts": ["n01"]}
-index.enter(launch, known)
+started = time.time() - 130
+folder, _ = record.launch_folder("", launch, started)
+fields = {
+    "launch_id": launch, "state": "running", "started": started, "launcher": register.launcher(""),
+    "host": os.uname().nodename, "command": ["python3", "my train.py"], "plan": {"hosts": ["n01"], "world_size": 2},
+}
+record.write(folder, fields)
 print("up", flush=True)
 while True:
     signal.pause()
@@ -131,12 +136,15 @@ def test_now_means_at_once_and_all_means_all(kill, launcher, tmp_path):
 
 
 def test_a_launcher_that_does_not_listen_is_killed_in_the_end(launcher, env, monkeypatch):
+    monkeypatch.setenv("HOME", env["HOME"])
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr("tempfile.tempdir", env["TMPDIR"])
+    monkeypatch.setattr(verb, "_TIDIES", 0.0)
     deaf = launcher("5f3a90c2", "deaf")
-    [entry] = Index().running()
-    verb._stop(entry, 0.5)  # `ezpz kill` gives it 15 seconds
+    [launch] = running()[0]
+    verb._stop(launch, 0.5)  # `ezpz kill` gives it 15 seconds
     assert deaf.wait(120) == -signal.SIGKILL
-    assert Index().running() == []
+    assert running() == ([], [])
 
 
 @pytest.mark.slow

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import ezpz
-from ezpz.cli import stacks as verb
+from ezpz import register
 from ezpz.errors import MachineError
-from ezpz.launch.record import Index
+from ezpz.launch import record
+from ezpz.launch.ask import ask
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -31,6 +32,8 @@ ANSWER = {
 @pytest.fixture
 def env(clean_env, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("HOME", clean_env["HOME"])
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     return {**clean_env, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(ezpz.__file__).parents[1])}
 
 
@@ -69,16 +72,22 @@ def answering():
 
 @pytest.fixture
 def enter(env):
-    """`enter(id, socket)` puts this process into the index as a launcher."""
-    entered = []
+    """`enter(id, socket)` records this process as a launcher."""
 
-    def add(launch, address):
-        entered.append(Index())
-        entered[-1].enter(launch, {"socket": address, "command": ["true"], "world_size": 8, "started": time.time()})
+    def add(launch, address, **more):
+        folder, _ = record.launch_folder("", launch, time.time())
+        fields = {"launch_id": launch, "state": "running", "host": os.uname().nodename, "command": ["true"]}
+        plan = {"world_size": 8, "hosts": []}
+        record.write(
+            folder, {**fields, "started": time.time(), "launcher": register.launcher(address), "plan": plan, **more}
+        )
 
-    yield add
-    for index in entered:
-        index.leave()
+    return add
+
+
+def address_of(folder, name):
+    """Return the path of a socket as that of a launch is called."""
+    return str(folder / f"launch-{name}.sock")
 
 
 @pytest.mark.slow
@@ -88,14 +97,12 @@ def test_the_summary_is_one_line_and_more_on_request(stacks, answering, enter, t
         pytest.skip("abstract sockets are Linux's")
     text = json.dumps(ANSWER).encode()
     for words in ((), ("-v",), ("--json", "5f3a")):
-        address = (
-            f"@ezt-{os.getpid()}-{len(words)}" if kind == "abstract" else str(tmp_path / f"s{len(words)}{words[:1]}")
-        )
-        address += "x" * ("-v" in words)
+        name = f"{os.getpid()}-{len(words)}{'x' * ('-v' in words)}"
+        address = f"@ezpz-launch-{name}" if kind == "abstract" else address_of(tmp_path, name)
         enter("5f3a90c2", address)
         asked = answering(address, [text[:20], text[20:]], 0.1)
         done = stacks(*words)
-        assert (done.returncode, done.stderr, asked) == (0, "", [b"stacks\n"])
+        assert (done.returncode, done.stderr, asked) == (0, "", [f"stacks {os.uname().nodename}\n".encode()])
         if not words:
             assert done.stdout == ANSWER["summary"] + "\n"
         elif words == ("-v",):
@@ -112,8 +119,8 @@ def test_no_launch_several_and_an_unknown_one_are_errors_that_list_what_runs(sta
     done = stacks()
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "no launch of yours runs on" in done.stderr
-    enter("5f3a90c2", "@none")
-    enter("5f3a77aa", "@none")
+    enter("5f3a90c2", "@ezpz-launch-none")
+    enter("5f3a77aa", "@ezpz-launch-none")
     for words, said in [((), "2 launches of yours run"), (("beef",), "no launch 'beef'")]:
         done = stacks(*words)
         assert done.returncode == 2
@@ -127,22 +134,28 @@ def test_no_launch_several_and_an_unknown_one_are_errors_that_list_what_runs(sta
 
 @pytest.mark.slow
 def test_a_launcher_that_is_gone_or_talks_nonsense_is_a_machine_error(stacks, answering, enter, tmp_path):
-    enter("5f3a90c2", str(tmp_path / "nobody"))
+    enter("5f3a90c2", address_of(tmp_path, "nobody"))
     done = stacks()
     assert (done.returncode, len(done.stderr.splitlines())) == (125, 1)
-    assert "cannot ask launch 5f3a90c2" in done.stderr
-    for name, text, said in [("a", b"", "no JSON"), ("b", b"[]", "without ranks"), ("c", b"\xff{", "no JSON")]:
-        enter("5f3a90c2", str(tmp_path / name))
-        answering(str(tmp_path / name), [text])
+    assert f"launch 5f3a90c2 on {os.uname().nodename}, pid {os.getpid()}: nothing answers at its socket" in done.stderr
+    for name, text, said in [
+        ("a", b"", "no JSON"),
+        ("b", b"[]", "no JSON object"),
+        ("d", b"{}", "without ranks"),
+        ("c", b"\xff{", "no JSON"),
+    ]:
+        enter("5f3a90c2", address_of(tmp_path, name))
+        answering(address_of(tmp_path, name), [text])
         done = stacks("5f3a")
         assert (done.returncode, said in done.stderr) == (125, True), done.stderr
 
 
 @pytest.mark.parametrize("pause", [200.0, 0.1])
 def test_a_launcher_that_does_not_come_to_an_end_is_given_up(answering, tmp_path, pause):
-    address = str(tmp_path / "slow")
+    address = address_of(tmp_path, "slow")
     answering(address, [b" "] * 2000, pause)
     begin = time.monotonic()
-    with pytest.raises(MachineError, match=r"has not answered within 1 s; expected where its ranks are"):
-        verb.ask({"launch_id": "5f3a", "pid": os.getpid(), "socket": address}, 1.0)
+    launch = register.Launch("5f3a", pid=os.getpid(), socket=address, is_here=True)
+    with pytest.raises(MachineError, match=r"has not answered within 1 s.*; expected where its ranks are"):
+        ask(launch, "stacks", 1.0)
     assert time.monotonic() - begin < 100  # of 200

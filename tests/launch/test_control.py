@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from ezpz import local_socket
 from ezpz.errors import LaunchError
-from ezpz.launch.host import local_socket
 from ezpz.launch.host.connection import Connection, End, LauncherGoneError, connect, is_launcher_gone, pair
 from ezpz.launch.master import Listening
 from ezpz.launch.messages import ConnectOutput, Done, Lost, Note, OutputTaken, Piece, Signal, Up

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from ezpz import local_socket
 from ezpz.launch import messages
-from ezpz.launch.host import local_socket, local_world
+from ezpz.launch.host import local_world
 from ezpz.launch.loop import Loop, SignalPipe
 from ezpz.launch.run.askers import Askers
 

@@ -1,11 +1,10 @@
-"""What is kept of a launch, and how the running ones are known."""
+"""What is kept of a launch."""
 
 import json
 import os
 import random
 import stat
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -211,43 +210,3 @@ def test_stages_come_in_order_and_hold_no_more_than_a_line_per_host():
     expected = {"ranks": 8000, "min": 1.0, "median": 2.0, "max": 4.0, "slowest_host": "n7"}
     assert stages.summary()["torch"] == expected
     assert stages.reached("group") == 0
-
-
-def entry(tmp_path, launch):
-    return tmp_path / "tmp" / f"ezpz-{os.getuid()}" / "launches" / f"{launch}.json"
-
-
-def test_a_running_launch_is_listed_until_it_leaves(state, tmp_path):
-    index = record.Index()
-    index.enter("outer/inner", {"started": WHEN, "socket": "@x", "world_size": 2})
-    [told] = index.running()
-    assert (told["launch_id"], told["pid"], told["socket"]) == ("outer/inner", os.getpid(), "@x")
-    assert stat.S_IMODE(entry(tmp_path, "outer+inner").stat().st_mode) == 0o600
-    index.leave()
-    assert record.Index().running() == []
-    assert names(entry(tmp_path, "x").parent) == []
-
-
-def test_a_launch_whose_process_is_gone_or_another_is_forgotten(state, tmp_path, clean_env):
-    code = "from ezpz.launch.record import Index; import os; Index().enter('a' * 8, {}); os.kill(os.getpid(), 9)"
-    env = {**clean_env, "PYTHONPATH": SRC, "TMPDIR": str(tmp_path / "tmp")}
-    assert subprocess.run([sys.executable, "-c", code], env=env, check=False, timeout=200).returncode == -9
-    path = entry(tmp_path, "a" * 8)
-    told = json.loads(path.read_text())
-    index = record.Index()
-    index.enter("b" * 8, {})
-    index.leave()
-    assert not path.exists()
-    path.write_text(json.dumps({**told, "pid": os.getpid()}))  # the pid came again, but was born later
-    assert record.Index().running() == []
-    assert not path.exists()
-    path.write_text(json.dumps({**told, "place": "another host"}))  # with the same TMPDIR: not ours to judge
-    assert record.Index().running() == []
-    assert path.exists()
-
-
-def test_an_index_that_cannot_be_written_does_not_fail_the_launch(state, tmp_path):
-    (tmp_path / "tmp" / f"ezpz-{os.getuid()}").write_text("")
-    index = record.Index()
-    index.enter("a" * 8, {})
-    index.leave()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ezpz import local_socket
 from ezpz.fields import Malformed
-from ezpz.launch.host import local_socket
 from ezpz.launch.host.connection import Connection, End, connect, pair
 from ezpz.launch.host.local_world import RankPipes
 from ezpz.launch.host.output import RankOutput

@@ -16,11 +16,11 @@ from pathlib import Path
 import attack
 import pytest
 
+from ezpz import local_socket
 from ezpz.fields import Malformed
 from ezpz.launch import frames, messages
 from ezpz.launch.frames import FrameReader, FrameWriter, Greeting
 from ezpz.launch.host import connection as agent_side
-from ezpz.launch.host import local_socket
 from ezpz.launch.host.connection import End, connect
 from ezpz.launch.master import Listening
 from ezpz.launch.messages import HELLOS, ORDERS, REPORTS, Hello, Note, Piece, Up

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from ezpz.cli.elsewhere import ask_elsewhere
+
 from lab import process
 
 SCRIPT = Path(__file__).parent / "scripts" / "trouble.py"

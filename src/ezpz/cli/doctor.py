@@ -18,9 +18,10 @@ from ezpz.cluster.diagnosis import Finding, diagnose, summary
 from ezpz.cluster.examine import RUN_FOLDER, compute, examine, parse_answer, stale_variables
 from ezpz.errors import MachineError, UsageError
 from ezpz.fields import as_dict
-from ezpz.files import open_regular, own_state_folder, read_object
+from ezpz.files import open_regular, own_state_folder
 from ezpz.launch.host_probe import ask_each, cause_of, environment, examining_line
 from ezpz.launch.temporary import TemporaryFolder
+from ezpz.records.launch import LaunchRecord
 from ezpz.redact import redact_text
 from ezpz.track.quantities import duration
 from ezpz.visible import show, use_color, visible
@@ -244,12 +245,12 @@ def _ask_all(request: Facts, folder: Path, chosen: Sequence[str]) -> tuple[list[
                 found[facts["host"]] = facts
         code = process.wait()
         listener.join(_LATE)
-    plan = read_object(folder / "run.json").get("plan") or {}
+    plan = LaunchRecord.read(folder / "run.json").plan
     ordered = sorted(found.values(), key=lambda facts: (facts.get("master") or {}).get("rank", 0))
     if not found and not code:
         code = MachineError.exit_code
     cause = cause_of(str(folder), words) or f"`launch` ended with {code} and no word"
-    return ordered, code, cause, [str(host) for host in plan.get("hosts") or ()]
+    return ordered, code, cause, [*plan.hosts]
 
 
 def _text(
@@ -295,15 +296,15 @@ def _write_bundle(path: Path, answer: dict[str, Any]) -> None:
 
     from ezpz.cli import where
     from ezpz.errors import EzpzError
-    from ezpz.track.launches import launch_records
+    from ezpz.register import heads
 
     parts = {"doctor.json": json.dumps(answer, indent=2)}
     try:
         parts["where.json"] = json.dumps(where.facts(), indent=2)
     except EzpzError as error:
         parts["where.json"] = json.dumps({"error": str(error)})
-    newest = next(launch_records(), None)
-    for file in sorted(newest.parent.iterdir()) if newest else ():
+    newest = next(iter(heads()), None)
+    for file in sorted(Path(newest.path).parent.iterdir()) if newest else ():
         if file.is_file() and file.suffix in {".json", ".log"}:
             with open(file, "rb", opener=open_regular) as opened:  # Path.open has no opener
                 opened.seek(max(0, file.stat().st_size - _TAIL))

@@ -1,7 +1,7 @@
 """Run ``ezpz kill``: end a launch, and what is left of one whose launcher is gone.
 
-A process belongs to a launch by the index of running launches and by EZPZ_LAUNCH_ID in its environment, never by
-a name.
+A process belongs to a launch by its record or its socket (`ezpz.register`) and by EZPZ_LAUNCH_ID in its environment,
+never by a name.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import signal
 import sys
 import time
 from argparse import SUPPRESS
+from contextlib import suppress
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
-from ezpz.cli.elsewhere import ask_elsewhere, host_of, job_of, launch_named, recorded, table_elsewhere, wait_for_end
-from ezpz.cli.running import choose, left_behind, left_lines, table
+from ezpz.cli.running import left_behind, left_lines, refuse_short, table, table_elsewhere
 from ezpz.cli_parser import option, run_verb
-from ezpz.errors import EzpzError, UsageError
+from ezpz.errors import EzpzError, MachineError, UsageError
 from ezpz.interpreter import module_line
+from ezpz.launch.ask import ask
 from ezpz.launch.host import process_tree
-from ezpz.launch.record import Index, is_running
+from ezpz.records.launch import LaunchRecord
+from ezpz.register import Launch, lives, named, recorded, running
 from ezpz.visible import show
-from ezpz.why.record import read_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterable, Sequence
-    from typing import Any
 
 _OPTIONS = (
     option(
@@ -55,7 +55,7 @@ _OPTIONS = (
 )
 _ABOUT = """\
 All its processes are ended. Without ID the launches of yours are listed. One on another host, as seen from a login
-host, is asked by a file beside its record, which both hosts must see."""
+host, is asked by ssh, or by the scheduler's own way into its job."""
 _EXAMPLES = (
     ("ezpz kill", "what runs here"),
     ("ezpz kill 4f1c", "end the launch whose id begins so"),
@@ -63,8 +63,9 @@ _EXAMPLES = (
 )
 _EXITS = (("0", "nothing of it is left"), ("2", "no such launch"), ("125", "with the pids of what is left"))
 _UNTIL_GONE = 5.0  # seconds for SIGKILL to be obeyed: a process that waits for its file system does not
-_LONGEST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host
 _PATIENCE, _TIDIES = 15.0, 5.0  # seconds: the launcher gives its ranks 10, and tidies up
+_HEARD = 2.0  # seconds for a launcher of this host to take a word; else it gets a signal
+_LOOK = 0.25  # seconds between two looks into a record
 
 
 def main(argv: Sequence[str]) -> int:
@@ -102,84 +103,75 @@ def _check(options: Namespace) -> None:
 
 
 def _list() -> int:
-    running = Index().running()
-    others, left = _running_elsewhere(running), left_behind(running)
-    parts = [table(running)] if running else [f"no launch of yours runs on {os.uname().nodename}"]
+    here, elsewhere = running()
+    left = left_behind(here)
+    parts = [table(here)] if here else [f"no launch of yours runs on {os.uname().nodename}"]
     parts += left_lines(left)
-    parts += [f"on other hosts, by their records:\n{table_elsewhere(others)}"] if others else []
-    any_here = bool(running or left)
-    here = ", `ezpz kill --all` all on this host" if any_here and others else ", `ezpz kill --all` all" * any_here
-    parts += [f"`ezpz kill ID` ends one of them{here}."] if any_here or others else []
+    parts += [f"on other hosts, by their records:\n{table_elsewhere(elsewhere)}"] if elsewhere else []
+    any_here = bool(here or left)
+    all_here = (
+        ", `ezpz kill --all` all on this host" if any_here and elsewhere else ", `ezpz kill --all` all" * any_here
+    )
+    parts += [f"`ezpz kill ID` ends one of them{all_here}."] if any_here or elsewhere else []
     show("\n\n".join(parts))
     return 0
 
 
-def _running_elsewhere(running: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the launches that have recorded no end and are not among those of this host."""
-    here = {str(entry["launch_id"]) for entry in running}
-    host = os.uname().nodename
-    return [
-        fields
-        for fields in recorded(running=True)
-        if fields["launch_id"] not in here
-        and host_of(fields) != host
-        and time.time() - (fields.get("started") or 0.0) < _LONGEST
-    ]
-
-
 def _end(options: Namespace) -> int:
     """End what was named; first it is made sure that every name means something."""
-    running = Index().running()
-    left_here = left_behind(running)
-    elsewhere = bool(options.hosts or options.job)
-    named = {str(entry["launch_id"]): entry for entry in ((*running, *left_here) if options.all else ())}
-    asked: list[dict[str, Any]] = []
-    others = recorded(running=True) if options.ids else []
-    for typed in options.ids:
-        known = launch_named(others, typed)
-        word = str(known["launch_id"]) if known else typed
-        entry = choose([*running, *left_here], word)
-        if entry is None and known is not None and not elsewhere and host_of(known) != os.uname().nodename:
-            asked.append(known)
-            continue
-        if entry is None and not elsewhere and not process_tree.tagged(word, everything=True):
+    here, elsewhere = running()
+    left_here = [Launch(entry["launch_id"]) for entry in left_behind(here)]
+    on_hosts = bool(options.hosts or options.job)
+    meant = {launch.launch_id: launch for launch in ((*here, *left_here) if options.all else ())}
+    asked: list[Launch] = []
+    for word in options.ids:
+        # The record of one whose launcher is gone still tells its whole id.
+        launch = named([*here, *left_here, *elsewhere], word) or named(recorded(running=True), word)
+        if launch is None:
+            refuse_short(word)
+        name = launch.launch_id if launch else word
+        is_known = launch in here or launch in elsewhere or on_hosts
+        if not is_known and not process_tree.tagged(name, everything=True):
             raise UsageError(
                 f"no launch {word!r} (from the command line) on {os.uname().nodename}; expected one of the list of "
                 "`ezpz kill`. Where its launcher is gone: `ezpz kill --job WHOLE-ID`, or --hosts."
             )
-        named[str(entry["launch_id"]) if entry else word] = entry or {}
-    hosts = _hosts(options) if elsewhere else None
-    for fields in [*asked, *(_record_of(entry) for entry in named.values())]:
-        _stop_chain(fields)
-    codes = [_end_elsewhere(fields, now=options.now) for fields in asked]
+        if launch in elsewhere and not on_hosts:
+            asked.append(launch)
+        else:
+            meant[name] = launch or Launch(word)
+    hosts = _hosts(options) if on_hosts else None
+    for launch in (*asked, *meant.values()):
+        _stop_chain(_record_of(launch))
+    codes = [_end_elsewhere(launch, now=options.now) for launch in asked]
     left: dict[str, dict[str, list[int]]] = {}
-    for name, entry in named.items():
-        _stop(entry, 0.0 if options.now else _PATIENCE)
+    for name, launch in meant.items():
+        _stop(launch, 0.0 if options.now else _PATIENCE)
         left[name] = {os.uname().nodename: process_tree.kill_all(name, everything=True)}
     try:
         if hosts is not None:
-            for name, host, pids in _on_others(list(named), hosts):
+            for name, host, pids in _on_others(list(meant), hosts):
                 left[name][host] = pids
     finally:  # what is known is reported in any case
         code = _report(left)
     return max([code, *codes])
 
 
-def _record_of(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return ``run.json`` of a launch of this host; empty where there is none."""
-    return read_launch(Path(str(entry["folder"]), "run.json")) if entry.get("folder") else {}
+def _record_of(launch: Launch) -> LaunchRecord:
+    """Return the record of a launch; an empty one where there is none, or that of another in the same --log-dir."""
+    record = LaunchRecord.read(Path(launch.folder, "run.json")) if launch.folder else LaunchRecord()
+    return record if record.launch_id == launch.launch_id else LaunchRecord()
 
 
-def _stop_chain(fields: dict[str, Any]) -> None:
+def _stop_chain(record: LaunchRecord) -> None:
     """Have the chain of jobs to which a launch belongs end with it: its next job would go on with what is ended here.
 
     It is asked for before the launch is, which cancels the job that waits.
     """
     from ezpz.launch.chain import stop_chain_of
-    from ezpz.records.launch import LaunchRecord
 
     try:
-        path = stop_chain_of(LaunchRecord.of(fields), f"`ezpz kill` on {os.uname().nodename} has ended a job")
+        path = stop_chain_of(record, f"`ezpz kill` on {os.uname().nodename} has ended a job")
     except OSError as error:
         show(f"ezpz: note: the chain of jobs is not told to stop: {error.strerror}", sys.stderr)
     else:
@@ -187,48 +179,69 @@ def _stop_chain(fields: dict[str, Any]) -> None:
             show(f"no further job of its chain trains: {path} asks for it; remove it to go on")
 
 
-def _ends_within(record: dict[str, Any]) -> float:
-    """Return how many seconds a launch has said that its end takes at most, because its ranks save; else 0."""
-    return record.get("ends_within") or 0.0
-
-
-def _end_elsewhere(fields: dict[str, Any], *, now: bool) -> int:
+def _end_elsewhere(launch: Launch, *, now: bool) -> int:
     """Have a launch on another host end itself, and return the exit code."""
-    name, host = fields["launch_id"], host_of(fields)
-    ask_elsewhere(fields, "kill" if now else "end", 0.0 if now else _PATIENCE)
-    after = wait_for_end(fields, _UNTIL_GONE + _PATIENCE)
-    if not now and after.get("state") == "running" and _ends_within(after):  # it saves
-        after = wait_for_end(fields, _ends_within(after))
-    if after.get("state") == "running":
-        job = job_of(fields)
+    name, host = launch.launch_id, launch.host
+    ask(launch, "kill" if now else "end")
+    after = _wait_for_end(launch, _UNTIL_GONE + _PATIENCE)
+    if not now and after.state == "running" and after.ends_within:  # it saves
+        after = _wait_for_end(launch, after.ends_within)
+    if after.state == "running":
         show(
             f"ezpz: launch {name} on {host} was asked to end and has recorded no end; expected one within "
             f"{_UNTIL_GONE + _PATIENCE:.0f} s. "
-            + (f"Cancel its job, {job}." if job else f"Run `ezpz kill` on {host}."),
+            + (f"Cancel its job, {launch.job}." if launch.job else f"Run `ezpz kill` on {host}."),
             sys.stderr,
         )
         return 125
-    show(f"launch {name} on {host}: ended with {after.get('exit_code')}")
+    show(f"launch {name} on {host}: ended with {after.exit_code}")
     return 0
 
 
-def _stop(entry: dict[str, Any], patience: float) -> None:
-    """End a launcher, which takes its ranks on all hosts with it: by SIGKILL without patience, or when that is over."""
+def _wait_for_end(launch: Launch, patience: float) -> LaunchRecord:
+    """Wait until the record of a launch tells its end, and return what it says by then."""
+    end = time.monotonic() + patience
+    while True:
+        after = _record_of(launch)
+        if (after.raw and after.state != "running") or time.monotonic() >= end:
+            return after
+        time.sleep(_LOOK)
+
+
+def _stop(launch: Launch, patience: float) -> None:
+    """End a launcher, which takes its ranks on all hosts with it; SIGKILL ends one that does not hear, or is late.
+
+    Args:
+        launch: Nothing is done where it does not run here.
+        patience: Seconds that it has; without any its ranks are killed at once.
+    """
+    if not launch.is_here or not lives(launch):
+        return
     began = time.monotonic()
-    end = began + patience
-    number = signal.SIGTERM if patience else signal.SIGKILL
     try:
-        if is_running(entry):
-            os.kill(entry["pid"], number)
-        while is_running(entry) and time.monotonic() < end + _UNTIL_GONE:
-            if number != signal.SIGKILL and time.monotonic() > end:
-                end = max(end, began + _ends_within(_record_of(entry)) + _TIDIES)
-            if number != signal.SIGKILL and time.monotonic() > end:
-                number = signal.SIGKILL
-                os.kill(entry["pid"], number)
-            time.sleep(0.05)
-    except ProcessLookupError:
-        pass  # it ended meanwhile
+        ask(launch, "end" if patience else "kill", _HEARD)
+        patience = patience or _UNTIL_GONE
+    except MachineError:  # it begins, is stopped, or of another version
+        _signal(launch, signal.SIGTERM if patience else signal.SIGKILL)
+    if patience and not _is_gone_by(launch, began + patience):
+        _is_gone_by(launch, began + (_record_of(launch).ends_within or 0.0) + _TIDIES)
+    _signal(launch, signal.SIGKILL)
+    _is_gone_by(launch, time.monotonic() + _UNTIL_GONE)
+
+
+def _signal(launch: Launch, number: int) -> None:
+    if launch.pid and lives(launch):
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            os.kill(launch.pid, number)
+
+
+def _is_gone_by(launch: Launch, end: float) -> bool:
+    """Wait for the end of a launcher, and tell whether it came in time."""
+    while lives(launch):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _report(left: dict[str, dict[str, list[int]]]) -> int:

@@ -8,20 +8,19 @@ import time
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
-from ezpz.cli.elsewhere import host_of, is_job, job_of, launch_named, recorded
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.my_jobs import my_jobs, scheduler_questions, user_name
 from ezpz.errors import UsageError
-from ezpz.files import inside, open_regular, refuse_unreadable
-from ezpz.track.launches import launch_id_of
+from ezpz.files import inside, open_regular, read_object, refuse_unreadable
+from ezpz.records.launch import LaunchRecord
+from ezpz.register import as_here, heads, named, of_record, recorded
+from ezpz.track.launches import find_launch, launch_id_of
 from ezpz.visible import show
-from ezpz.why.record import read_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
-    from typing import Any
 
 _OPTIONS = (
     option("what", nargs="?", metavar="RUN|ID", help="a run folder, a launch's id or its job (the newest launch)"),
@@ -70,17 +69,18 @@ class _Source:
     def __init__(self, word: str | None, rank: int | None) -> None:
         self._rank = rank
         self._job = self._output = ""
-        launches = recorded()
-        fields = _of_run(word, launches) if word and Path(word).expanduser().exists() else None
-        if fields is None and word:
-            matches = [each for each in launches if is_job(each, word)]
-            fields = matches[0] if matches else launch_named(launches, word)
-        if fields is None and not word and launches:
-            fields = launches[0]
-        self._fields = fields
-        self._is_own = fields is None or any(each["folder"] == fields["folder"] for each in launches)
-        if fields is None:
+        self._folder = ""  # of the record; empty without one
+        if word and Path(word).expanduser().exists():
+            self._folder = _of_run(word)
+        else:
+            launch = named(recorded(), word, last=True) if word else next(recorded(), None)
+            self._folder = launch.folder if launch is not None else ""
+        self._record = self._read()
+        if not self._folder:
             self._take_job(word)
+
+    def _read(self) -> LaunchRecord:
+        return LaunchRecord.read(Path(self._folder, "run.json")) if self._folder else LaunchRecord()
 
     def _take_job(self, word: str | None) -> None:
         """Take the output of a job that has no launch yet, or ended before it."""
@@ -100,8 +100,8 @@ class _Source:
         logs = self._rank_logs()
         if logs or self._rank is not None:
             return logs
-        output = self._fields.get("output") if self._fields else self._output
-        path = Path(self._fields["folder"] if self._fields else "", output or "")
+        output = self._record.output if self._folder else self._output
+        path = Path(self._folder, output)
         if output and os.path.isfile(path):  # noqa: PTH113  # never an error
             return [("", path)]
         if self.may_write():
@@ -110,23 +110,20 @@ class _Source:
 
     def _rank_logs(self) -> list[tuple[str, Path]]:
         """Return the logs of --log-dir; there ``run.json`` lies among them, elsewhere are last words alone."""
-        if self._fields is None or Path(self._fields["folder"]).parent.name in {"launches", "records"}:
+        if not self._folder or Path(self._folder).parent.name in {"launches", "records"}:
             return []
         found = []
-        for path in Path(self._fields["folder"]).glob("rank-*.log"):
+        for path in Path(self._folder).glob("rank-*.log"):
             number = path.stem.removeprefix("rank-")
             if number.isdecimal() and self._rank in {None, int(number)}:
                 found.append((int(number), path))
         found.sort()
-        ranks = (self._fields.get("plan") or {}).get("world_size") or 0
         # Logs appear one by one: those of a launch of several ranks are marked from the first on.
-        is_marked = self._rank is None and max(len(found), ranks) > 1
+        is_marked = self._rank is None and max(len(found), self._record.plan.world_size) > 1
         return [(f"[{number}]: " if is_marked else "", path) for number, path in found]
 
     def _last_words(self) -> list[tuple[str, Path]]:
-        if self._fields is None:
-            return []
-        return [("", path) for path in sorted(Path(self._fields["folder"]).glob("rank-*.log"))]
+        return [("", path) for path in sorted(Path(self._folder).glob("rank-*.log"))] if self._folder else []
 
     def refuse(self, path: Path) -> None:
         """Refuse a file that is none, and one that the record has from elsewhere.
@@ -138,38 +135,35 @@ class _Source:
             UsageError: It is such a file.
         """
         refuse_unreadable(path)
-        if self._fields is None or inside(self._fields["folder"], str(path)):
+        if not self._folder or inside(self._folder, str(path)):
             return
-        if not (self._is_own and str(path) == self._fields.get("output")):
+        is_own = any(os.path.realpath(Path(head.path).parent) == self._folder for head in heads())
+        if not (is_own and str(path) == self._record.output):
             raise UsageError(
-                f"{path} is not printed: the launch's record in {self._fields['folder']} leads to it, which is another "
+                f"{path} is not printed: the launch's record in {self._folder} leads to it, which is another "
                 f"folder; expected a file in that of the record. Look at it yourself: less {path}"
             )
 
     def may_write(self) -> bool:
         """Tell whether more may come: the launch has recorded no end."""
-        if self._fields is None:
+        if not self._folder:
             return self._job_state != "ended"
-        path = Path(self._fields["folder"], "run.json")
-        now = read_launch(path)
-        if now.get("launch_id") != self._fields.get("launch_id"):  # of another launch, or gone
+        now = self._read()
+        if now.launch_id != self._record.launch_id or now.state != "running":  # of another launch, or gone; or over
             return False
-        if now.get("state") != "running":
-            return False
-        if host_of(now) == os.uname().nodename:
-            from ezpz.launch.record import Index
-
-            return any(each.get("launch_id") == now["launch_id"] for each in Index().running())
-        ends = now.get("job_ends")
-        return not (ends is not None and time.time() > ends + 600)
+        launch = of_record(now)
+        if launch.host == os.uname().nodename:
+            return as_here(launch) is not None
+        return now.job_ends is None or time.time() <= now.job_ends + 600
 
     def awaited(self) -> str:
         """Return what is waited for, in words."""
-        if self._fields is None:
+        if not self._folder:
             return f"{self._output or 'the output'} of job {self._job}"
         which = "the log" if self._rank is None else f"the log of rank {self._rank}"
-        job = f" (job {job_of(self._fields)})" if job_of(self._fields) else ""
-        return f"{which} of launch {self._fields['launch_id']}{job}"
+        job = self._record.plan.job_id
+        job = f" (job {job})" if job else ""
+        return f"{which} of launch {self._record.launch_id}{job}"
 
     def say_nothing(self) -> None:
         """Say that there is nothing to print, and how there would be.
@@ -188,8 +182,8 @@ class _Source:
         )
 
 
-def _of_run(word: str, launches: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the launch of a run folder, or that whose record this is.
+def _of_run(word: str) -> str:
+    """Return the folder of the record of a run folder's launch, or that whose record this is.
 
     Raises:
         UsageError: It is not kept here.
@@ -198,18 +192,17 @@ def _of_run(word: str, launches: Sequence[dict[str, Any]]) -> dict[str, Any]:
     folder = path if path.is_dir() else path.parent
     for place in (folder, folder / "run.json"):
         refuse_unreadable(place)
-    own = read_launch(folder / "run.json")
+    own = read_object(folder / "run.json")
     if "launch_id" in own:
-        return {**own, "folder": str(folder.resolve())}
+        return str(folder.resolve())
     if not own:
         from ezpz.track.terminal.choice import run_named
 
-        own = read_launch(run_named(word) / "run.json")
+        own = read_object(run_named(word) / "run.json")
     launch = launch_id_of(own)
-    for fields in launches:
-        ids = [each.get("launch_id") for each in fields.get("attempts") or ()]
-        if launch and launch in {fields["launch_id"], *ids}:
-            return fields
+    found = find_launch(launch) if launch else None
+    if found is not None:
+        return str(found[0].parent.resolve())
     raise UsageError(
         f"{word} (from the command line) names no launch whose record is kept here; expected a run that `launch` "
         "started. Name its job, or read the file of its output."

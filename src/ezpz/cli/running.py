@@ -1,15 +1,13 @@
-"""Show this user's running launches on this host as a table, find one by the beginning of its id, and find what is left
-of one whose launcher is gone.
-"""
+"""Show this user's running launches as tables, and find what is left of one whose launcher is gone."""
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 
 from ezpz.cli.columns import aligned
 from ezpz.errors import UsageError
+from ezpz.register import SHORTEST
 from ezpz.visible import visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -17,38 +15,28 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-_SHORTEST = 4  # characters of an id that may stand for it
+    from ezpz.register import Launch
+
 _HEAD = ("ID", "AGE", "RANKS", "HOSTS", "COMMAND")
+_HEAD_ELSEWHERE = ("ID", "JOB", "HOST", "AGE", "RANKS", "COMMAND")
 
 
-def choose(running: Sequence[dict[str, Any]], word: str) -> dict[str, Any] | None:
-    """Return the launch whose id begins with ``word``; None when there is none.
-
-    A launch inside a rank of another is reached by its whole id, ``outer/inner``.
+def refuse_short(word: str) -> None:
+    """Refuse a word that is too short for a launch, where it names no job.
 
     Raises:
-        UsageError: The word is too short, or several launches are meant.
+        UsageError: It is.
     """
-    if len(word) < _SHORTEST:
+    if len(word) < SHORTEST:
         raise UsageError(
-            f"{word!r} is too short for a launch (from the command line); expected at least {_SHORTEST} characters of "
+            f"{word!r} is too short for a launch (from the command line); expected at least {SHORTEST} characters of "
             "its id. Run `ezpz kill` for the list."
         )
-    matches = {str(entry["launch_id"]): entry for entry in running if str(entry["launch_id"]).startswith(word)}
-    if word in matches:
-        return matches[word]
-    outer = [name for name in sorted(matches) if not any(name.startswith(f"{other}/") for other in matches)]
-    if len(outer) > 1:
-        raise UsageError(
-            f"{word!r} begins the ids of {len(outer)} launches (from the command line): {', '.join(outer)}; "
-            "expected one. Give more characters."
-        )
-    return matches[outer[0]] if outer else None
 
 
-def left_behind(running: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the launches of which processes are left on this host although their launcher is gone, as entries of the
-    index: ``launch_id`` and ``pids``.
+def left_behind(running: Sequence[Launch]) -> list[dict[str, Any]]:
+    """Return the launches of which processes are left on this host although their launcher is gone: each with its
+    ``launch_id`` and ``pids``.
 
     Args:
         running: The launches that run here.
@@ -56,7 +44,7 @@ def left_behind(running: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     from ezpz.launch.host import process_tree
     from ezpz.launch.host.connection import is_launcher_gone
 
-    known = {str(entry["launch_id"]) for entry in running}
+    known = {launch.launch_id for launch in running}
     found = []
     for launch, pids in process_tree.by_launch().items():
         if launch in known or launch.partition("/")[0] in known:
@@ -76,17 +64,28 @@ def left_lines(left: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def table(running: Sequence[dict[str, Any]]) -> str:
-    """Return a line per launch: id, age, ranks, hosts, command."""
-    return "\n".join(aligned([_HEAD, *map(_row, running)]))
+def table(here: Sequence[Launch]) -> str:
+    """Return a line per launch on this host: id, age, ranks, hosts, command."""
+    rows = [(each.launch_id, _age(each), _ranks(each), str(len(each.hosts) or 1), _command(each)) for each in here]
+    return "\n".join(aligned([_HEAD, *(tuple(map(visible, row)) for row in rows)]))
 
 
-def _row(entry: dict[str, Any]) -> tuple[str, ...]:
-    command = entry.get("command") or []
-    text = command if isinstance(command, str) else shlex.join(map(str, command))
-    hosts = entry.get("hosts") or [os.uname().nodename]
-    took = age(time.time() - float(entry.get("started") or time.time()))
-    return str(entry["launch_id"]), took, str(entry.get("world_size", "?")), str(len(hosts)), visible(text)
+def table_elsewhere(launches: Sequence[Launch]) -> str:
+    """Return a line per launch on another host: id, job, host, age, ranks, command."""
+    rows = [(each.launch_id, each.job or "-", each.host, _age(each), _ranks(each), _command(each)) for each in launches]
+    return "\n".join(aligned([_HEAD_ELSEWHERE, *(tuple(map(visible, row)) for row in rows)]))
+
+
+def _age(launch: Launch) -> str:
+    return age(time.time() - launch.started) if launch.started else "?"
+
+
+def _ranks(launch: Launch) -> str:
+    return "?" if launch.ranks is None else str(launch.ranks)
+
+
+def _command(launch: Launch) -> str:
+    return shlex.join(launch.command)
 
 
 def age(seconds: float) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 
 from ezpz.cli import make_verb_parser
-from ezpz.cli.elsewhere import ask_elsewhere, host_of, launch_named, recorded, table_elsewhere
-from ezpz.cli.running import choose, table
+from ezpz.cli.running import refuse_short, table, table_elsewhere
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import MachineError, UsageError
-from ezpz.launch.record import Index
+from ezpz.launch.ask import ask
+from ezpz.register import named, running
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
     from typing import Any
+
+    from ezpz.register import Launch
 
 _OPTIONS = (
     option("id", nargs="?", metavar="ID", help="a launch, or its job; may be left out where only one runs"),
@@ -30,13 +31,12 @@ _OPTIONS = (
 )
 _ABOUT = """\
 A running launch of yours is asked; ID is an id of `ezpz kill`'s list, or its first characters, at least 4. One on
-another host is asked by a file beside its record, which both hosts must see, and answers within some seconds."""
+another host is asked by ssh, or by the scheduler's own way into its job."""
 _EXAMPLES = (
     ("ezpz stacks", "the only launch: how many ranks are where"),
     ("ezpz stacks 4f1c -v", "every rank's stack"),
 )
 _EXITS = (("0", "its ranks have answered"), ("2", "no such launch"), ("125", "it has not answered"))
-_PATIENCE = 30.0  # seconds: ranks on all hosts are asked, and a busy one answers late
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _stacks(options: Namespace) -> int:
     launch = _launch(options.id)
-    answer = ask(launch, _PATIENCE) if "socket" in launch else _ask_elsewhere(launch)
+    answer = stacks_of(launch)
     why = _why(launch, answer)
     answer.pop("collectives", None)
     show(
@@ -59,98 +59,54 @@ def _stacks(options: Namespace) -> int:
     return 0
 
 
-def _launch(word: str | None) -> dict[str, Any]:
+def _launch(word: str | None) -> Launch:
     """Return the launch that is meant, by its id, its job, or as the only one.
 
-    Returns:
-        One that runs here as the index holds it, with its ``socket``; one elsewhere as its record does.
+    Raises:
+        UsageError: There is none, or several are meant.
     """
-    running = Index().running()
+    here, elsewhere = running()
     host = os.uname().nodename
-    ids = {str(entry["launch_id"]) for entry in running}
-    others = [each for each in recorded(running=True) if each["launch_id"] not in ids and host_of(each) != host]
-    if word is None and not running and len(others) == 1:
-        return others[0]
-    if not running and not others:
+    if not here and not elsewhere:
         raise UsageError(
             f"no launch of yours runs on {host}, and no record tells of one elsewhere; expected one. Run this on the "
             "host where `launch` was typed, or on one that sees your home."
         )
-    if word is None and len(running) != 1:
-        _show_all(running, others)
-        raise UsageError(f"{len(running) + len(others)} launches of yours run; expected an ID of the list above.")
-    if word is None:
-        return running[0]
-    known = launch_named(recorded(running=True), word)
-    launch = choose(running, str(known["launch_id"]) if known else word) or known
-    if launch is None:
-        _show_all(running, others)
-        raise UsageError(f"no launch {word!r} (from the command line) on {host}; expected an ID of the list above.")
-    return launch
-
-
-def _show_all(running: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
-    for text in ([table(running)] if running else []) + ([table_elsewhere(others)] if others else []):
+    only = here or elsewhere
+    if word is None and len(only) == 1:
+        return only[0]
+    launch = None if word is None else named([*here, *elsewhere], word)
+    if launch is not None:
+        return launch
+    if word is not None:
+        refuse_short(word)
+    for text in ([table(here)] if here else []) + ([table_elsewhere(elsewhere)] if elsewhere else []):
         show(text, sys.stderr)
+    if word is None:
+        raise UsageError(f"{len(here) + len(elsewhere)} launches of yours run; expected an ID of the list above.")
+    raise UsageError(f"no launch {word!r} (from the command line) on {host}; expected an ID of the list above.")
 
 
-def _ask_elsewhere(launch: dict[str, Any]) -> dict[str, Any]:
-    answer = ask_elsewhere(launch, "stacks", _PATIENCE)
-    if not isinstance(answer.get("ranks"), list):
-        raise MachineError(
-            f"launch {launch['launch_id']} on {host_of(launch)} has ended meanwhile; expected where its ranks are."
-        )
-    return answer
-
-
-def ask(launch: dict[str, Any], patience: float) -> dict[str, Any]:
-    """Return what a launcher answers about its ranks.
-
-    Args:
-        launch: The launch, as the index holds it.
-        patience: Seconds until it must have answered.
+def stacks_of(launch: Launch) -> dict[str, Any]:
+    """Return what a running launch answers about its ranks.
 
     Raises:
         MachineError: It does not answer, or with something else.
     """
-    import socket  # 2 ms that the help need not pay for
-
-    address = str(launch.get("socket") or "")
-    who = f"launch {launch['launch_id']} (pid {launch['pid']}, socket {address or 'none'})"
-    end = time.monotonic() + patience
-    parts = []
-    try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(patience)
-            connection.connect(f"\0{address[1:]}" if address.startswith("@") else address)
-            connection.sendall(b"stacks\n")
-            while part := connection.recv(65536):
-                parts.append(part)
-                connection.settimeout(max(0.001, end - time.monotonic()))
-        answer = json.loads(b"".join(parts))
-    except TimeoutError:
-        raise MachineError(
-            f"{who} has not answered within {patience:.0f} s; expected where its ranks are. Its process may be "
-            f"stopped: look at `ps -o stat= -p {launch['pid']}`."
-        ) from None
-    except OSError as error:
-        raise MachineError(
-            f"cannot ask {who}: {error.strerror or error}; it may have ended. Run `ezpz kill` for the list."
-        ) from None
-    except ValueError:
-        raise MachineError(
-            f"{who} answered with what is no JSON; expected where its ranks are. Its version may differ."
-        ) from None
-    if not isinstance(answer, dict) or not isinstance(answer.get("ranks"), list):
+    answer = ask(launch, "stacks")
+    who = f"launch {launch.launch_id} on {launch.host}"
+    if answer.get("ended"):
+        raise MachineError(f"{who} has ended meanwhile; expected where its ranks are.")
+    if not isinstance(answer.get("ranks"), list):
         raise MachineError(f"{who} answered without ranks; expected where they are. Its version may differ.")
     return answer
 
 
-def _why(launch: dict[str, Any], answer: dict[str, Any]) -> str:
+def _why(launch: Launch, answer: dict[str, Any]) -> str:
     """Return which rank the others wait for, where they have waited for long; empty elsewhere."""
     from ezpz.why import Certainty, Facts, diagnose
 
-    facts = Facts.read(str(launch.get("folder") or ""))
+    facts = Facts.read(launch.folder)
     facts.use_answer(answer)
     return next((cause.text for cause in diagnose(facts) if cause.certainty > Certainty.FINDING), "")
 

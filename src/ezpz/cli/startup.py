@@ -15,7 +15,8 @@ from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
 from ezpz.files import read_bytes, read_object, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
-from ezpz.track.launches import find_launch, launch_id_of, launch_records, launches_folder
+from ezpz.register import heads, main_folder
+from ezpz.track.launches import find_launch, launch_id_of
 from ezpz.track.quantities import duration
 from ezpz.track.startup import STAGES, Startup, changes, delays, median, read_startup
 from ezpz.track.terminal.screen import say
@@ -84,7 +85,8 @@ class _Log:
 
 def _last(count: int) -> list[_Launch | _Log]:
     found: list[_Launch | _Log] = []
-    for path in launch_records():
+    for head in heads():
+        path = Path(head.path)
         startup = read_startup(LaunchRecord.read(path))
         if startup is not None:
             found.append(_Launch(path, startup))
@@ -92,7 +94,7 @@ def _last(count: int) -> list[_Launch | _Log]:
             break
     if not found:
         raise UsageError(
-            f"no launch in {launches_folder()} (the default) recorded a stage; expected one of `launch`. Start one, or "
+            f"no launch in {main_folder()} (the default) recorded a stage; expected one of `launch`. Start one, or "
             "name a run, the record of a launch or a log: ezpz startup RUN|LAUNCH|LOG."
         )
     return found[::-1]
@@ -120,7 +122,7 @@ def _read(path: Path) -> _Launch | _Log:
             why = "its launch's record is not kept here any more" if launch_id else "it names no launch"
             raise UsageError(
                 f"{path} (from the command line) tells nothing of its start: {why}; expected a run that `launch` "
-                f"started, of which the newest 100 are kept in {launches_folder()}."
+                f"started, of which the newest 100 are kept in {main_folder()}."
             )
         return _launch(*kept)
     return _log(path)
@@ -284,14 +286,15 @@ def _findings(startup: Startup) -> list[str]:
 def _earlier(found: _Launch) -> _Launch | None:
     """Return the last launch before this one of the same command in the same folder that ended well."""
     launch = found.startup.launch
-    for path in launch_records():
-        if path.parent.name >= found.path.parent.name and path.parent.parent == found.path.parent.parent:
+    for head in heads():
+        path = Path(head.path)
+        if head.started >= (launch.started or 0.0):
             continue
         other = LaunchRecord.read(path)
         if other.exit_code != 0 or (other.command, other.cwd) != (launch.command, launch.cwd):
             continue
         startup = read_startup(other)
-        if startup is not None and (other.started or 0.0) < (launch.started or 0.0):
+        if startup is not None:
             return _Launch(path, startup)
     return None
 

@@ -10,22 +10,22 @@ from pathlib import Path
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli.columns import aligned
-from ezpz.cli.elsewhere import host_of, job_of
 from ezpz.cli.running import age, left_behind, left_lines
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.my_jobs import my_jobs, scheduler_questions, user_name
 from ezpz.files import open_regular, read_bytes
-from ezpz.track.launches import launches_folder
+from ezpz.records.launch import LaunchRecord
+from ezpz.register import heads, of_record, running
 from ezpz.visible import painter, shorten, show, use_color, visible
-from ezpz.why.record import as_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
     from typing import Any
 
     from ezpz.cluster.job_listing import Job
+    from ezpz.register import Launch
 
 _OPTIONS = (option("--json", action="store_true", help="one JSON object: rows, and what did not answer"),)
 _ABOUT = """\
@@ -51,8 +51,9 @@ def main(argv: Sequence[str]) -> int:
 def _status(options: Namespace) -> int:
     now = time.time()
     jobs, silent = my_jobs(os.environ, user_name(), scheduler_questions())
-    rows, running = _rows(jobs, _launches(now), now), _running_here()
-    left = [] if running is None else left_behind(running)
+    here, _ = running()
+    rows = _rows(jobs, _launches(now), now, {launch.launch_id for launch in here})
+    left = left_behind(here)
     if options.json:
         show(json.dumps({"rows": rows, "silent": silent, "left_behind": left}, indent=2))
         return 0
@@ -66,34 +67,26 @@ def _status(options: Namespace) -> int:
 # Launches, by their records
 
 
-def _launches(now: float) -> list[dict[str, Any]]:
+def _launches(now: float) -> list[tuple[Launch, LaunchRecord]]:
     """Return the launches that run or ended within a day, the newest first; records of others are not decoded."""
     found, seen, ended = [], set(), 0
-    try:
-        with os.scandir(launches_folder()) as entries:
-            names = sorted((entry.name for entry in entries), reverse=True)  # they begin with the time
-    except OSError:
-        return []
-    for name in names:
-        path = os.path.join(launches_folder(), name, "run.json")  # noqa: PTH118  # 100 of them
+    for _, path, is_running in heads():
         try:
-            age_of_record = now - os.stat(path).st_mtime  # noqa: PTH116  # as above
-            with open(path, "rb", opener=open_regular) as file:  # as above
-                is_running = b'"state": "running"' in file.read(65536)
+            age_of_record = now - os.stat(path).st_mtime  # noqa: PTH116  # 100 of them
         except OSError:
             continue
         if age_of_record > (_LOST if is_running else _RECENT) or (not is_running and ended >= _MOST):
             continue
-        fields = _read_record(path)
-        if not fields.get("launch_id") or fields["launch_id"] in seen:
+        record = _read_record(path)
+        if not record.launch_id or record.launch_id in seen:
             continue
-        seen.add(fields["launch_id"])
-        ended += fields.get("state") != "running"
-        found.append({**fields, "folder": str(Path(path).parent)})
+        seen.add(record.launch_id)
+        ended += record.state != "running"
+        found.append((of_record(record, os.path.dirname(path)), record))  # noqa: PTH120  # as above
     return found
 
 
-def _read_record(path: str) -> dict[str, Any]:
+def _read_record(path: str) -> LaunchRecord:
     """Return a launch's record without ``stages``, which has a number for every rank; empty where it cannot be read.
 
     It is written with one line for each key, so that those of a nested object can be cut out before they are decoded.
@@ -101,7 +94,7 @@ def _read_record(path: str) -> dict[str, Any]:
     try:
         data = read_bytes(path)
     except OSError:
-        return {}
+        return LaunchRecord()
     begin = data.find(b'\n "stages": {\n')
     end = data.find(b"\n },", begin)
     if 0 <= begin < end:
@@ -109,27 +102,28 @@ def _read_record(path: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        return {}
-    return as_launch(value) if isinstance(value, dict) else {}
+        return LaunchRecord()
+    return LaunchRecord.of(value) if isinstance(value, dict) else LaunchRecord()
 
 
 # Rows: a job with its last launch, a job without one, a launch without a job
 
 
-def _rows(jobs: Sequence[Job], launches: Sequence[dict[str, Any]], now: float) -> list[dict[str, Any]]:
+def _rows(
+    jobs: Sequence[Job], launches: Sequence[tuple[Launch, LaunchRecord]], now: float, here: Container[str]
+) -> list[dict[str, Any]]:
     """Return what is shown, as JSON can hold it: what waits first, then what runs, then what has ended, newest last."""
-    of_job: dict[str, dict[str, Any]] = {}
+    of_job: dict[str, tuple[Launch, LaunchRecord]] = {}
     alone = []
-    known = {each.job for each in jobs}
-    for fields in launches:
-        job = job_of(fields)
-        if job in known:
-            of_job.setdefault(job, fields)
+    known = {job.job for job in jobs}
+    for each in launches:
+        if each[0].job in known:
+            of_job.setdefault(each[0].job, each)
         else:
-            alone.append(fields)
-    recent = [each for each in jobs if each.state != "ended" or each.end is None or now - each.end < _RECENT]
-    rows = [_of_job(each, of_job.get(each.job), now) for each in recent]
-    rows += [_of_launch(fields, now) for fields in alone]
+            alone.append(each)
+    recent = [job for job in jobs if job.state != "ended" or job.end is None or now - job.end < _RECENT]
+    rows = [_of_job(job, of_job.get(job.job), now, here) for job in recent]
+    rows += [_of_launch(*each, now, here) for each in alone]
     order = {"queued": 0, "running": 1}
 
     def place(row: dict[str, Any]) -> tuple[int, float]:
@@ -140,8 +134,8 @@ def _rows(jobs: Sequence[Job], launches: Sequence[dict[str, Any]], now: float) -
     return [row for row in rows if row["state"] in order] + over[-_MOST:]
 
 
-def _of_job(job: Job, launch: dict[str, Any] | None, now: float) -> dict[str, Any]:
-    row = _of_launch(launch, now) if launch else _empty()
+def _of_job(job: Job, launch: tuple[Launch, LaunchRecord] | None, now: float, here: Container[str]) -> dict[str, Any]:
+    row = _of_launch(*launch, now, here) if launch else _empty()
     waits = job.state == "queued"
     over = job.state == "ended"
     row |= {
@@ -171,28 +165,27 @@ def _empty() -> dict[str, Any]:
     return {**dict.fromkeys(names), **texts, "state": "ended", "record": None, "run_folder": None, "exit_code": None}
 
 
-def _of_launch(fields: dict[str, Any], now: float) -> dict[str, Any]:
-    running = fields.get("state") == "running"
+def _of_launch(launch: Launch, record: LaunchRecord, now: float, here: Container[str]) -> dict[str, Any]:
     row = _empty() | {
-        "job": job_of(fields) or None,
-        "launch_id": fields["launch_id"],
-        "host": host_of(fields),
-        "name": _command(fields),
-        "hosts": len((fields.get("plan") or {}).get("hosts") or ()) or None,
-        "state": str(fields.get("state")),
-        "started": fields.get("started"),
-        "ended": fields.get("ended"),
-        "job_ends": fields.get("job_ends") if running else None,
-        "exit_code": fields.get("exit_code"),
-        "cause": ((fields.get("cause") or {}).get("text") or "").partition("; stopping")[0],
-        "output": fields.get("output") or "",
-        "step": fields.get("step"),
-        "record": fields["folder"],
-        "run_folder": fields.get("run_folder"),
+        "job": launch.job or None,
+        "launch_id": launch.launch_id,
+        "host": launch.host,
+        "name": _command(record.command),
+        "hosts": len(launch.hosts) or None,
+        "state": record.state,
+        "started": record.started,
+        "ended": record.ended,
+        "job_ends": record.job_ends if launch.is_running else None,
+        "exit_code": record.exit_code,
+        "cause": record.failure.text.partition("; stopping")[0],
+        "output": record.output,
+        "step": record.step,
+        "record": launch.folder,
+        "run_folder": record.run_folder or None,
     }
-    if running and row["host"] == os.uname().nodename and not _lives_here(fields["launch_id"]):
+    if launch.is_running and launch.host == os.uname().nodename and launch.launch_id not in here:
         row |= {"state": "ended", "cause": "its launcher is gone and could not say why"}
-    elif running and row["job_ends"] and row["job_ends"] < now - 600:
+    elif launch.is_running and row["job_ends"] and row["job_ends"] < now - 600:
         row |= {"state": "ended", "cause": "its job's time is over, and it recorded no end"}
     _add_progress(row)
     return row
@@ -215,25 +208,8 @@ def _add_progress(row: dict[str, Any]) -> None:
     row["name"] = seen["name"] or row["name"]
 
 
-def _lives_here(launch: str) -> bool:
-    running = _running_here()
-    return running is None or any(each.get("launch_id") == launch for each in running)
-
-
-def _running_here() -> list[dict[str, Any]] | None:
-    """Return the launches that run on this host; None where that cannot be told."""
-    from ezpz.errors import MachineError
-    from ezpz.launch.record import Index
-
-    try:
-        return Index().running()
-    except (MachineError, OSError):
-        return None
-
-
-def _command(fields: dict[str, Any]) -> str:
+def _command(words: Sequence[str]) -> str:
     """Return the name of the program: that of its script or module."""
-    words: list[str] = fields.get("command") or []
     for number, word in enumerate(words):
         if word == "-m" and number + 1 < len(words):
             return words[number + 1]

@@ -135,15 +135,12 @@ def _continues(attempt: Attempt) -> bool:
     """
     import os
 
-    from ezpz.errors import MachineError
-    from ezpz.launch.record import Index
+    from ezpz.register import running
 
     if attempt.may_follow or not attempt.runs or attempt.host != os.uname().nodename:
         return attempt.may_follow or attempt.runs
-    try:
-        return attempt.newest in {entry.get("launch_id") for entry in Index().running()}
-    except (OSError, MachineError):
-        return True
+    here, _ = running()
+    return attempt.newest in {launch.launch_id for launch in here}
 
 
 def _folder(word: str, options: Namespace) -> Path | None:

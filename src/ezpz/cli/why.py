@@ -15,7 +15,8 @@ from ezpz.errors import EzpzError, MachineError, UsageError
 from ezpz.fields import replace
 from ezpz.files import read_object, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
-from ezpz.track.launches import find_launch, launch_id_of, launch_records, launches_folder
+from ezpz.register import SHORTEST, as_here, main_folder, named, of_record, recorded
+from ezpz.track.launches import find_launch, launch_id_of
 from ezpz.track.quantities import duration
 from ezpz.visible import show, visible
 from ezpz.why import Certainty, Facts, diagnose
@@ -45,8 +46,6 @@ _EXAMPLES = (
     ("ezpz why 4f1c --json", "for programs"),
 )
 _WIDTH = 80
-_SHORTEST = 4  # characters of an id that may stand for it
-_PATIENCE = 30.0  # seconds: ranks on all hosts are asked, and a busy one answers late
 
 
 def main(argv: Sequence[str]) -> int:
@@ -76,13 +75,13 @@ def _facts(word: str | None) -> Facts:
         UsageError: There is none.
     """
     if word is None:
-        newest = next((path for path in launch_records() if LaunchRecord.read(path).raw), None)
+        newest = next(recorded(), None)
         if newest is None:
             raise UsageError(
-                f"no launch in {launches_folder()} (the default); expected the record of one. Start one, or name a "
+                f"no launch in {main_folder()} (the default); expected the record of one. Start one, or name a "
                 "run or the record of a launch: ezpz why RUN."
             )
-        return _of_launch(newest.parent)
+        return _of_launch(Path(newest.folder))
     path = Path(word)
     if path.exists():
         return _of_path(path)
@@ -117,47 +116,26 @@ def _of_path(path: Path) -> Facts:
 
 def _by_id(word: str) -> Path:
     """Return the folder of the launch whose id begins with a word, or of the last one of the job that it names."""
-    from ezpz.cli.elsewhere import is_job
-
-    for record in launch_records():
-        if is_job({**LaunchRecord.read(record).raw}, word):
-            return record.parent
-    matches: dict[str, Path] = {}
-    if len(word) >= _SHORTEST:
-        for record in launches_folder().glob(f"*-{word.rpartition('/')[2][:8]}*/run.json"):
-            launch_id = LaunchRecord.read(record).launch_id
-            if launch_id.startswith(word):
-                matches[launch_id] = record.parent
-    if len(matches) == 1:
-        return next(iter(matches.values()))
-    if matches:
+    launch = named(recorded(), word, last=True)
+    if launch is None:
         raise UsageError(
-            f"{word!r} begins the ids of {len(matches)} launches (from the command line): {', '.join(matches)}; "
-            "expected one. Give more characters."
+            f"no run, record or launch {word!r} (from the command line); expected a run folder, or at least {SHORTEST} "
+            f"characters of the id of one of the launches in {main_folder()}. `ezpz runs` lists runs."
         )
-    raise UsageError(
-        f"no run, record or launch {word!r} (from the command line); expected a run folder, or at least {_SHORTEST} "
-        f"characters of the id of one of the launches in {launches_folder()}. `ezpz runs` lists runs."
-    )
+    return Path(launch.folder)
 
 
 def _ask(facts: Facts) -> None:
     """Put into the facts what the ranks of a running launch are doing now."""
-    from ezpz.cli.elsewhere import ask_elsewhere, host_of
-    from ezpz.cli.stacks import ask
-    from ezpz.launch.record import Index
+    from ezpz.cli.stacks import stacks_of
 
-    launch_id = facts.launch.launch_id
-    running = [each for each in Index().running() if each.get("launch_id") == launch_id]
+    launch = of_record(facts.launch, facts.launch_folder)
+    launch = as_here(launch) or launch
+    if not launch.is_here and launch.host in {"", os.uname().nodename}:
+        facts.launch = replace(facts.launch, state="lost")  # its launcher is gone
+        return
     try:
-        if running:
-            facts.use_answer(ask(running[0], _PATIENCE))
-        elif host_of({**facts.launch.raw}) not in {"", os.uname().nodename} and facts.launch_folder:
-            answer = ask_elsewhere({**facts.launch.raw, "folder": facts.launch_folder}, "stacks", _PATIENCE)
-            if isinstance(answer.get("ranks"), list):  # else it has ended meanwhile
-                facts.use_answer(answer)
-        else:
-            facts.launch = replace(facts.launch, state="lost")  # its launcher is gone
+        facts.use_answer(stacks_of(launch))
     except MachineError as error:
         facts.launch = replace(facts.launch, notes=[*facts.launch.notes, str(error)])
 

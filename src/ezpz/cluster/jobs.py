@@ -166,7 +166,12 @@ def _misleads(name: str, kind: JobScript) -> bool:
     """Tell whether a variable would stand above the file's own lines, or would tell the job of another one."""
     if kind.overriding and name.startswith(kind.overriding):
         return True
-    return bool(kind.of_job) and name.startswith(kind.of_job) and name not in kind.lasting
+    return tells_of_a_job(name, kind)
+
+
+def tells_of_a_job(name: str, kind: JobScript | None) -> bool:
+    """Tell whether a variable tells of the job around the shell, and misleads a command that is meant for another."""
+    return kind is not None and bool(kind.of_job) and name.startswith(kind.of_job) and name not in kind.lasting
 
 
 def _kind_of(path: str) -> JobScript:

@@ -101,6 +101,7 @@ class Pbs(Scheduler):
     listing = ("qstat",)
     # Its task manager, which believes processes of the job alone: they have the job's cookie (tm_init in Libifl/tm.c).
     remote_shell = ("pbs_tmrsh",)
+    passes_output = False
     remote_needs = (
         "PBS_ENVIRONMENT",
         "PBS_JOBID",

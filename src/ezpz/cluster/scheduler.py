@@ -144,6 +144,8 @@ class Scheduler:
         hides_others: Whether its jobs always lie inside those of other schedulers, never around them.
         bootstrap: How Hydra calls the scheduler as what starts its proxies on other hosts; empty where it knows none.
         remote_shell: Words that run a command on one host of the job when the host and the command follow them.
+        job_option: By which `remote_shell` is told the job from outside of it; empty where it cannot be.
+        passes_output: Whether `remote_shell` passes on what the command prints.
         remote_needs: Variables without one of which `remote_shell` cannot work.
         agent_flavour: The flavour that starts agents of ours by that remote shell, where no MPI is installed; empty
             for none.
@@ -179,6 +181,8 @@ class Scheduler:
     hides_others = False
     bootstrap = ""
     remote_shell: tuple[str, ...] = ()
+    job_option = ""
+    passes_output = True
     remote_needs: tuple[str, ...] = ()
     agent_flavour = ""
     mpiexec_mark = ""

@@ -144,6 +144,7 @@ class Slurm(Scheduler):
     programs = ("squeue", "scontrol")
     bootstrap = "slurm"
     remote_shell = ("srun", "-N1", "-n1", "--overlap", "--cpu-bind=none", "--input=none", "--nodelist")
+    job_option = "--jobid"
     kept_variables = (
         *_JOBS_SHAPE[1:],
         *(f"{name}{_GROUP}{number}" for number in range(_KEPT_GROUPS) for name in _JOBS_SHAPE),

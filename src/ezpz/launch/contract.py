@@ -5,7 +5,7 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
 
     EZPZ_PLACEMENT=4(x2),3   ranks per host, from which the shim derives and checks who it is
     EZPZ_CONTROL=secret@port@address,address   where the launcher listens for agents; ranks do not see it
-    EZPZ_SOCKET=@ezpz-5f3a…  where the agent of this host listens for shims and ranks (`ezpz.launch.host.local_socket`)
+    EZPZ_SOCKET=@ezpz-5f3a…  where the agent of this host listens for shims and ranks (`ezpz.local_socket`)
     EZPZ_LAUNCH=5f3a…        id of the launch, for what starts ranks; `outer/inner` inside a rank of another launch
     EZPZ_LAUNCH_ID=5f3a…     the same for ranks and all that they start: what is left of them is known by it; behind it
                              `/00000002` for those of the second world that a launch has its agents start

@@ -27,13 +27,13 @@ from ezpz.launch.contract import cores
 from ezpz.launch.flavours import LOCAL
 from ezpz.launch.flavours.base import AgentFlavour, MpiFlavour
 from ezpz.launch.flavours.request import Setting
-from ezpz.launch.host.local_socket import address
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.masks import chosen_devices, mask_settings
 from ezpz.launch.options import LaunchOptions
 from ezpz.launch.placement import place
 from ezpz.launch.plan import BY_ENV, NO_MASTER, Context, LaunchPlan, Supervision
 from ezpz.launch.settings import communication, flight_recorder, has_input, last_collectives, may_draw, piped, sampling
+from ezpz.local_socket import address
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

@@ -13,12 +13,11 @@ import re
 import shlex
 import signal
 import stat
-import sys
 import time
 
-from ezpz import proc
+from ezpz import register
 from ezpz.errors import MachineError, UsageError
-from ezpz.files import own_state_folder, private_folder, read_bytes, read_object, remove_folder, write_whole
+from ezpz.files import own_state_folder, private_folder, read_bytes, remove_folder, write_whole
 from ezpz.redact import redact_argv, redact_config
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.launch.plan import LaunchPlan
+    from ezpz.records.launch import LaunchRecord
 
 SCHEMA = 1
 _KEPT = 100  # launches
@@ -57,11 +57,11 @@ def launch_folder(log_dir: str, launch_id: str, when: float) -> tuple[str, str]:
         return log_dir, ""
     name = _name(launch_id, when)
     try:
-        return own_state_folder(os.environ, "launches", name), ""
+        return own_state_folder(os.environ, register.IN_HOME, name), ""
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     try:
-        folder = private_folder("records", name)
+        folder = private_folder(register.IN_TEMPORARY, name)
     except MachineError as error:
         return "", f"no record of this launch is kept: {reason}; {error}"
     return folder, f"the record of this launch is in {folder} ({reason})"
@@ -77,7 +77,7 @@ def _made(folder: str) -> str:
 
 
 def link(folder: str, launch_id: str, when: float) -> None:
-    """Let a launch whose record is in ``--log-dir`` be found among all others, by a link; without a home it is not.
+    """Let a launch whose record is in ``--log-dir`` be found among all others, by a link.
 
     Args:
         folder: What `launch_folder` returned.
@@ -87,11 +87,26 @@ def link(folder: str, launch_id: str, when: float) -> None:
     if not folder or _OURS.fullmatch(os.path.basename(folder)):
         return
     try:
-        place = os.path.join(own_state_folder(os.environ, "launches"), _name(launch_id, when))
+        place = os.path.join(_folder_of_links(), _name(launch_id, when))
         os.symlink(folder, place)
         forget_old(place)
+    except (OSError, MachineError):
+        pass  # it is there already: an attempt of the same launch; or no folder of records can be written
+
+
+def _folder_of_links() -> str:
+    """Return the folder of records, as `launch_folder` chooses it.
+
+    Raises:
+        MachineError: There is none.
+    """
+    try:
+        folder = own_state_folder(os.environ, register.IN_HOME)
+        if os.access(folder, os.W_OK | os.X_OK):
+            return folder
     except OSError:
-        pass  # it is there already: an attempt of the same launch; or the home is full, or there is none
+        pass  # there is no home, or it cannot be written
+    return private_folder(register.IN_TEMPORARY)
 
 
 def _name(launch_id: str, when: float) -> str:
@@ -114,7 +129,9 @@ def forget_old(folder: str) -> None:
         folder: What `launch_folder` returned.
     """
     base, newest = os.path.split(folder)
-    if os.path.basename(base) not in {"launches", "records"} or not _OURS.fullmatch(newest):  # a --log-dir
+    if os.path.basename(base) not in {register.IN_HOME, register.IN_TEMPORARY} or not _OURS.fullmatch(
+        newest
+    ):  # a --log-dir
         return
     try:
         names = sorted(name for name in os.listdir(base) if _OURS.fullmatch(name) and name != newest)
@@ -155,12 +172,13 @@ def write(folder: str, fields: Mapping[str, Any], name: str = "run.json") -> str
     return ""
 
 
-def started(plan: LaunchPlan, when: float) -> dict[str, Any]:
+def started(plan: LaunchPlan, when: float, socket: str = "") -> dict[str, Any]:
     """Return the fields of ``run.json`` for a launch that has begun.
 
     Args:
         plan: The plan, with the scheduler's name and job among its variables.
         when: When it began, in seconds since 1970-01-01 UTC.
+        socket: Where it is asked.
     """
     shown = redact_argv(plan.command)
     scheduler, job = (plan.more[name].value if name in plan.more else "" for name in ("EZPZ_SCHEDULER", "EZPZ_JOBID"))
@@ -168,11 +186,12 @@ def started(plan: LaunchPlan, when: float) -> dict[str, Any]:
         "schema": SCHEMA,
         "launch_id": plan.supervision.launch_id,
         "state": "running",
+        "started": round(when, 3),  # in front of what may be long, for `ezpz.register`
+        "launcher": register.launcher(socket),
         "command": shown,
         "cwd": _cwd(),
         "host": os.uname().nodename,
         "output": _output(),
-        "started": round(when, 3),
         "ended": None,
         "seconds": None,
         "plan": {
@@ -207,18 +226,19 @@ def started(plan: LaunchPlan, when: float) -> dict[str, Any]:
     }
 
 
-def ended(begun: Mapping[str, Any], code: int, when: float, *, stopped: bool = False) -> dict[str, Any]:
+def ended(fields: Mapping[str, Any], began: float, code: int, when: float, *, stopped: bool = False) -> dict[str, Any]:
     """Return the fields of ``run.json`` for a launch that is over.
 
     Args:
-        begun: What `started` returned, with what was learnt since.
+        fields: What `started` returned, with what was learnt since.
+        began: When it began, in seconds since 1970-01-01 UTC.
         code: Exit code of the launch.
         when: When it ended, in seconds since 1970-01-01 UTC.
         stopped: Whether it was ended from outside: by a signal or a limit that the user set.
     """
     state = "stopped" if stopped else "failed" if code else "finished"
-    seconds = round(when - begun["started"], 3)
-    return {**begun, "state": state, "ended": round(when, 3), "seconds": seconds, "exit_code": code}
+    seconds = round(when - began, 3)
+    return {**fields, "state": state, "ended": round(when, 3), "seconds": seconds, "exit_code": code}
 
 
 def complete(folder: str, plan: LaunchPlan, began: float, text: str, *, code: int) -> None:
@@ -231,21 +251,24 @@ def complete(folder: str, plan: LaunchPlan, began: float, text: str, *, code: in
         text: What ended it.
         code: Exit code of the launch.
     """
-    fields = _read(folder, plan) or started(plan, began)  # it may break before that was written
-    if fields["cause"]:
-        fields["failures"] = [fields["cause"], *fields["failures"]]
-    write(folder, ended({**fields, "cause": failure(text)}, code, time.time()))
+    known = _read(folder, plan)
+    fields = known.raw or started(plan, began)  # it may break before that was written
+    earlier = [*([fields["cause"]] if known.cause else ()), *fields["failures"]]
+    begun = {**fields, "cause": failure(text), "failures": earlier}
+    write(folder, ended(begun, known.started or began, code, time.time()))
 
 
 def says_running(folder: str, plan: LaunchPlan) -> bool:
     """Tell whether the record of this launch lacks its end."""
-    return _read(folder, plan).get("state") == "running"
+    return _read(folder, plan).state == "running"
 
 
-def _read(folder: str, plan: LaunchPlan) -> dict[str, Any]:
-    """Return the fields of this launch's record; empty where there is none, or that of another."""
-    fields = read_object(os.path.join(folder, "run.json")) if folder else {}
-    return fields if fields.get("launch_id") == plan.supervision.launch_id else {}
+def _read(folder: str, plan: LaunchPlan) -> LaunchRecord:
+    """Return this launch's record; an empty one where there is none, or that of another."""
+    from ezpz.records.launch import LaunchRecord
+
+    known = LaunchRecord.read(os.path.join(folder, "run.json")) if folder else LaunchRecord()
+    return known if known.launch_id == plan.supervision.launch_id else LaunchRecord()
 
 
 def failure(
@@ -313,101 +336,3 @@ def _cwd() -> str | None:
         return os.getcwd()
     except OSError:  # it was removed
         return None
-
-
-# The launches of this user that run on this host: a file each, from which ``ezpz kill`` and ``ezpz stacks`` know them.
-#
-# /tmp/ezpz-1000/launches/5f3a90c2.json      {"pid": 4711, "born": "8812345", "place": "n01 pid:[4026531836]", …}
-#
-# A file counts while its process lives and is the one that wrote it: pids come again, times of birth do not.
-
-
-_ENTRY: dict[str, Any] = {
-    **dict.fromkeys(("launch_id", "born", "place", "socket", "folder"), (str,)),
-    "command": [(str,)],
-    "hosts": [(str,)],
-    **dict.fromkeys(("pid", "world_size"), (int,)),
-    "started": (int, float),
-}
-
-
-class Index:
-    """This user's running launches on this host; an object of it holds at most the one that its process is."""
-
-    def __init__(self) -> None:
-        self._path = ""
-
-    def enter(self, launch_id: str, entry: Mapping[str, Any]) -> None:
-        """Add this process's launch; without a place to write, the run continues unlisted.
-
-        Args:
-            launch_id: The launch's id.
-            entry: ``started`` (seconds since 1970-01-01 UTC), ``socket``, ``command``, ``hosts``, ``world_size`` and
-                ``folder``.
-        """
-        import json
-
-        pid = os.getpid()
-        entry = {**entry, "launch_id": launch_id, "pid": pid, "born": _born(pid), "place": _place()}
-        try:
-            path = os.path.join(private_folder("launches"), launch_id.replace("/", "+") + ".json")
-            write_whole(path, json.dumps(entry), private=True)
-        except (OSError, MachineError):
-            return
-        self._path = path
-
-    def leave(self) -> None:
-        """Take this process's launch out again, and with it those that were killed and could not."""
-        if self._path:
-            _remove(self._path)
-            self._path = ""
-            try:
-                self.running()
-            except (OSError, MachineError):
-                pass  # the next to look will do it
-
-    def running(self) -> list[dict[str, Any]]:
-        """Return the running launches, the oldest first; files of those that are over are removed.
-
-        Raises:
-            MachineError: The folder is not this user's.
-        """
-        folder = private_folder("launches")
-        entries = []
-        for name in sorted(os.listdir(folder)):
-            path = os.path.join(folder, name)
-            entry = read_object(path, _ENTRY) if name.endswith(".json") else {}
-            if entry.get("place") != _place():
-                continue  # of another host or container with the same TMPDIR: not ours to judge
-            if is_running(entry):
-                entries.append(entry)
-            else:
-                _remove(path)
-        return sorted(entries, key=lambda entry: float(entry.get("started", 0)))
-
-
-def is_running(entry: Mapping[str, Any]) -> bool:
-    """Tell whether the process that wrote an entry still lives."""
-    pid = entry.get("pid") or 0
-    return bool(pid and entry.get("launch_id") and entry.get("born")) and pid > 0 and _born(pid) == entry["born"]
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass  # another has seen that it is over
-
-
-def _born(pid: int) -> str:
-    """Return when a process was born, in the system's own words; empty when it is gone or a zombie."""
-    if sys.platform == "darwin":
-        from ezpz.cluster import probe
-
-        return (probe.run(["ps", "-o", "lstart=", "-p", str(pid)]) or "").strip()
-    return proc.start_time(pid)
-
-
-def _place() -> str:
-    """Return a name of this host's table of processes that no other host has."""
-    return f"{os.uname().nodename} {proc.link('self', 'ns/pid')}".strip()

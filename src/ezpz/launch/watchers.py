@@ -68,7 +68,7 @@ class Watcher(Record):
         begins: Whether its launcher side has something to do before the ranks begin, and is made at the start. Whether
             its host side has says its row of the settings.
         fails: Whether it has something to do when a rank or a host has failed, and is made then at the latest.
-        answers: What `ezpz` asks a running launch of it: ``stacks``.
+        answers: The words that a running launch is asked (`ezpz.launch.ask`) and its launcher side answers: ``stacks``.
         records: Whether its launcher side is made when rank 0 keeps a run.
         starts: Which side is made by itself when its row says when: ``host`` or ``launcher``.
         scope: What it looks at where an agent holds several worlds: each ``world``, or the ``host``, of which there is
@@ -261,8 +261,8 @@ class LauncherHandle(Handle):
         blame: Holds against a host that no rank could begin, for `launch --attempts`: takes its name, and why.
         is_stopping: Tells whether the run is being ended.
         answered: What `failed` waits for has come.
-        is_asked: Tells whether somebody waits for an answer to a `question`.
-        answer: Gives it.
+        is_asked: Tells whether somebody waits for the answer to a word (`question`).
+        answer: Gives all who asked it the answer, an object as JSON can hold it.
         keep_terms: Lets a SIGTERM that others send to ranks come to `before_term` first (True), or no longer (False).
         keeps_term: Tells whether a SIGTERM is kept back.
         pass_term_on: Lets ranks have it: what it waits for is done.
@@ -286,8 +286,8 @@ class LauncherHandle(Handle):
     blame: Callable[[str, str], None]
     is_stopping: Callable[[], bool]
     answered: Callable[[], None]
-    is_asked: Callable[[], bool]
-    answer: Callable[[dict[str, Any]], None]
+    is_asked: Callable[[str], bool]
+    answer: Callable[[str, dict[str, Any]], None]
     keep_terms: Callable[[bool], None]
     keeps_term: Callable[[], bool]
     pass_term_on: Callable[[], None]
@@ -465,6 +465,8 @@ def _load(file: str, names: Collection[str] = ()) -> Any:
     """
     from importlib.util import module_from_spec, spec_from_file_location
 
+    from ezpz.launch.run.askers import ENDING
+
     folder, last = os.path.split(file)
     name = f"ezpz_watcher_{os.path.basename(folder) if last == '__init__.py' else last.removesuffix('.py')}"
     if not os.path.isfile(file):
@@ -492,6 +494,9 @@ def _load(file: str, names: Collection[str] = ()) -> Any:
         taken = _TAKEN[way].union(*(_kinds(known, way) for known in WATCHERS)).intersection(_kinds(watcher, way))
         if taken:
             raise ValueError(f"{way} of another kind are called {', '.join(sorted(taken))} already")
+    asked = {*ENDING, *(word for known in WATCHERS for word in known.answers)}.intersection(watcher.answers)
+    if asked:
+        raise ValueError(f"another answers {', '.join(sorted(asked))} already")
     return module
 
 
@@ -624,6 +629,11 @@ class Watchers:
         """Tell that a time limit is over; return for how many seconds at most not to end the run for it yet."""
         self._make([name for name, watcher in self._on.items() if watcher.fails])
         return self._seconds("overdue", reason, _OVERDUE)
+
+    @property
+    def answers(self) -> set[str]:
+        """The words that a running launch can be asked."""
+        return {word for name, watcher in self._on.items() if name not in self._failed for word in watcher.answers}
 
     def question(self, word: str) -> None:
         """Ask those who can what a running launch is asked."""

@@ -172,6 +172,20 @@ class StageReached(Record):
     by_rank: Sequence[Any] = json_field(list, default=())
 
 
+class Launcher(Record):
+    """The process of a launch itself.
+
+    Attributes:
+        pid: Its number.
+        born: When it was born, in the system's own words: numbers come again.
+        place: The host, and its table of processes.
+    """
+
+    pid: int = number_field(default=0)
+    born: str = text_field(LONGEST, default="")
+    place: str = text_field(LONGEST, default="")
+
+
 class AskedRank(Record):
     """What a rank was doing when it was asked.
 
@@ -493,6 +507,7 @@ class LaunchRecord(Attempt):
         schema: 1.
         command: The program with its arguments.
         cwd: Where it was started.
+        launcher: The process of ``launch``.
         output: The file that the stdout of ``launch`` is, as in a job.
         plan: What was decided before the first process started.
         job_ends: When the job ends, in epoch seconds, as far as it was known.
@@ -513,6 +528,7 @@ class LaunchRecord(Attempt):
     schema: int = number_field(default=1)
     command: Sequence[str] = list_field(text(), default=())
     cwd: str = text_field(LONGEST, default="")
+    launcher: Launcher = part_field(Launcher, default=Launcher())
     output: str = text_field(LONGEST, default="")
     plan: LaunchedPlan = part_field(LaunchedPlan, default=LaunchedPlan())
     job_ends: float | None = real_field(0.0, _LATEST, default=None)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ezpz.files import read_object, read_text
 from ezpz.records.launch import LaunchRecord
-from ezpz.track.launches import find_launch, launch_id_of, launch_records
+from ezpz.register import heads
+from ezpz.track.launches import find_launch, launch_id_of
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ def run_folders(folder: Path) -> list[Path]:
     found = {str(row.get("job")): str(row.get("run") or "") for row in rows}
     if not all(found.values()):
         here = os.path.realpath(folder)
-        for path in launch_records():
-            record = LaunchRecord.read(path)
+        for head in heads():
+            record = LaunchRecord.read(head.path)
             chain = record.chain
             if chain.folder and os.path.realpath(chain.folder) == here:
                 found[chain.job] = found.get(chain.job) or record.run_folder

@@ -1,4 +1,4 @@
-"""Find the records of this user's launches: one folder per launch, with its ``run.json`` (`ezpz.launch.record`)."""
+"""Tell what the record of a launch says of a run: how it ended, and which attempt it was of."""
 
 from __future__ import annotations
 
@@ -8,40 +8,22 @@ from functools import lru_cache
 from pathlib import Path
 
 from ezpz.fields import Record
-from ezpz.files import private_folder, state_folder
 from ezpz.records.launch import Failure, LaunchRecord
+from ezpz.register import folders_of
 from ezpz.why.engine import says_more
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 _HOSTS = 4  # of an attempt that are named
 _DECIDES = 300.0  # seconds: a probe, memory that is waited for, and a pause are over by then
 
 
-def launches_folder() -> Path:
-    """Return the folder of all records; where there is no home, that in the temporary folder."""
-    base, _ = state_folder(os.environ)
-    return Path(base, "launches") if base else Path(private_folder("records"))
-
-
-def launch_records() -> Iterator[Path]:
-    """Yield the ``run.json`` of every launch that is kept, the newest first; names begin with the time."""
-    yield from sorted(launches_folder().glob("*/run.json"), reverse=True)
-
-
 def find_launch(launch_id: str) -> tuple[Path, LaunchRecord] | None:
     """Return the ``run.json`` of a launch and what it says of it; None where it is not kept here."""
-    end = f"-{launch_id.rpartition('/')[2][:8]}"
-    folder = launches_folder()
-    try:
-        names = [name for name in os.listdir(folder) if name.endswith(end)]  # noqa: PTH208  # for each of 500 runs
-    except OSError:
-        return None
-    for name in names:
-        path = folder / name / "run.json"
+    for folder in folders_of(launch_id):
+        path = Path(folder, "run.json")
         record = _record_in(path)
         found = record.of_attempt(launch_id)
         if found is not record or record.launch_id == launch_id:

@@ -15,6 +15,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ezpz.cluster.scheduler import Reach, Scheduler
     from ezpz.launch.flavours.request import Order
 
 AGENT = os.path.abspath(f"{__file__}/../../host/start_agent.py")  # starts the agent of a host
@@ -255,11 +256,27 @@ def remote_settings(order: Order, why: str, more: Sequence[str] = ()) -> dict[st
         why: What is started.
         more: Words of the user for the scheduler's program.
     """
-    program, *options = order.scheduler.remote_shell
     component = order.placement.component
     chosen = [f"{order.scheduler.component_option}={component}"] if component else []
-    settings = {"EZPZ_REMOTE_SHELL": Setting(" ".join([program, *chosen, *options, *more]), why)}
-    if order.reach.process:
-        source = ",".join([str(order.reach.process), *order.scheduler.remote_needs])
-        settings["EZPZ_REMOTE_AS"] = Setting(source, "this shell is none of the job: a process of it, and what it has")
-    return settings
+    none_of_it = "this shell is none of the job: a process of it, and what it has"
+    origins = {"EZPZ_REMOTE_SHELL": why, "EZPZ_REMOTE_AS": none_of_it}
+    variables = remote_variables(order.scheduler, order.reach, chosen, more)
+    return {name: Setting(value, origins[name]) for name, value in variables.items()}
+
+
+def remote_variables(
+    scheduler: Scheduler, reach: Reach, chosen: Sequence[str] = (), more: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return the variables by which `REMOTE_SHELL` has a scheduler start a command on another host.
+
+    Args:
+        scheduler: The scheduler.
+        reach: Whether, and as whom, its remote shell can be used.
+        chosen: Words for its program in front of the usual ones.
+        more: Words behind them.
+    """
+    program, *options = scheduler.remote_shell
+    variables = {"EZPZ_REMOTE_SHELL": " ".join([program, *chosen, *options, *more])}
+    if reach.process:
+        variables["EZPZ_REMOTE_AS"] = ",".join([str(reach.process), *scheduler.remote_needs])
+    return variables

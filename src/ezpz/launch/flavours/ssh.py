@@ -18,7 +18,7 @@ from ezpz.launch.flavours.base import AgentFlavour
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ezpz.launch.flavours.request import Order
 
@@ -49,9 +49,26 @@ class Ssh(AgentFlavour):
         host = order.placement.hosts[index]
         if is_here(host):
             return self.agent(index)
-        program = shlex.split(order.environ.get("EZPZ_SSH", "")) or [order.exe]
+        program = words_of(order.environ) or [order.exe]
         apart = ("-E", log) if log and os.path.basename(program[0]) == "ssh" else ()
-        return [*program, *order.user_args, *_OPTIONS, *apart, host, f"exec {shlex.join(self.agent(index))}"]
+        return line_to([*program, *order.user_args], host, self.agent(index), apart)
+
+
+def words_of(environ: Mapping[str, str]) -> list[str]:
+    """Return ``EZPZ_SSH`` in words; none where it is not set."""
+    return shlex.split(environ.get("EZPZ_SSH", ""))
+
+
+def line_to(program: Sequence[str], host: str, command: Sequence[str], more: Sequence[str] = ()) -> list[str]:
+    """Return the line that runs a command on another host by ssh.
+
+    Args:
+        program: ssh, with the user's options: of two settings the first one counts.
+        host: The host.
+        command: Words, which the shell there gets quoted.
+        more: Options behind ours.
+    """
+    return [*program, *_OPTIONS, *more, host, f"exec {shlex.join(command)}"]
 
 
 FLAVOUR = Ssh()

@@ -22,12 +22,12 @@ from ezpz.launch import messages
 from ezpz.launch.backlog import keep_freed_memory
 from ezpz.launch.host import process_tree
 from ezpz.launch.host.connection import Connection
-from ezpz.launch.host.local_socket import credentials, send
 from ezpz.launch.host.local_world import ENDING, LocalWorld, handle_of
 from ezpz.launch.host.rank_process import RankProcess
 from ezpz.launch.host.rank_start import FOR_RANK_ALONE, TO_ALL
 from ezpz.launch.loop import Loop, SignalPipe
 from ezpz.launch.watchers import HostHandle, Watchers
+from ezpz.local_socket import credentials, send
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

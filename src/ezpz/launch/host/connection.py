@@ -16,12 +16,12 @@ import sys
 import time
 from collections import deque
 
+from ezpz import local_socket
 from ezpz.errors import LaunchError
 from ezpz.fields import Malformed, Record
 from ezpz.launch import frames, messages
 from ezpz.launch.backlog import Backlog
 from ezpz.launch.frames import CHALLENGE_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
-from ezpz.launch.host import local_socket
 from ezpz.launch.messages import HELLOS, ORDERS, PIECE, REPORTS, WELCOMES, Piece
 from ezpz.launch.shared_slots import Slots
 

@@ -18,13 +18,13 @@ from ezpz.launch import messages
 from ezpz.launch.backlog import enlarge
 from ezpz.launch.host import process_tree, rank_start
 from ezpz.launch.host.connection import Connection
-from ezpz.launch.host.local_socket import is_own, receive, send, will_pass
 from ezpz.launch.host.rank_input import RankInput
 from ezpz.launch.host.rank_process import LARGE_PIPE, READ, RankProcess
 from ezpz.launch.host.speakers import Speakers
 from ezpz.launch.limits import shortage
 from ezpz.launch.loop import NO_ROOM
 from ezpz.launch.watchers import HostHandle, Watchers
+from ezpz.local_socket import is_own, receive, send, will_pass
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

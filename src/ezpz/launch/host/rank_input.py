@@ -10,7 +10,7 @@ import os
 
 from ezpz.fields import Malformed
 from ezpz.launch import messages
-from ezpz.launch.host.local_socket import will_pass
+from ezpz.local_socket import will_pass
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import os
 import signal
 import time
 
+from ezpz import local_socket
 from ezpz.launch import messages
-from ezpz.launch.host import local_socket
 from ezpz.launch.host.output import RankOutput
 from ezpz.launch.host.rank_start import FOR_RANK_ALONE
 

@@ -26,7 +26,6 @@ from ezpz.errors import EzpzError, LaunchError, shell_code
 from ezpz.fields import Malformed
 from ezpz.launch import shim_messages as messages
 from ezpz.launch.contract import rank_variables, restore_mask, restore_paths, threads, unquoted
-from ezpz.launch.host.local_socket import claim, reach, send, will_pass
 from ezpz.launch.host.process_tree import adopt, call_me, close_others, die_with_parent, kill_tree, reap
 from ezpz.launch.host.rank_start import (
     FOR_RANK_ALONE,
@@ -42,6 +41,7 @@ from ezpz.launch.host.rank_start import (
     reaches_all,
     start,
 )
+from ezpz.local_socket import claim, reach, send, will_pass
 from ezpz.ranks import Ranks, expand_counts, from_environ
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling

@@ -11,7 +11,7 @@ import sys
 import time
 
 from ezpz.launch import messages
-from ezpz.launch.host.local_socket import credentials
+from ezpz.local_socket import credentials
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

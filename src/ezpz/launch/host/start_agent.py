@@ -20,10 +20,11 @@ from functools import partial
 if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(__file__ + "/../../../.."))  # pathlib costs 10 ms
 
+from ezpz import local_socket
 from ezpz.errors import EzpzError, LaunchError, shell_code
 from ezpz.launch import messages
 from ezpz.launch.contract import BY_LAUNCHER, rank_variables, restore_mask, restore_paths, threads, unquoted
-from ezpz.launch.host import local_socket, process_tree, rank_start
+from ezpz.launch.host import process_tree, rank_start
 from ezpz.launch.host.agent import UNKNOWN, Agent
 from ezpz.launch.host.connection import Connection, End, LauncherGoneError, NoConnection, connect
 from ezpz.launch.host.rank_process import RankProcess

@@ -15,11 +15,11 @@ import sys
 import time
 from itertools import islice
 
+from ezpz import local_socket
 from ezpz.fields import Malformed, Record
 from ezpz.launch import frames
 from ezpz.launch.backlog import Backlog
 from ezpz.launch.frames import GREETING_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
-from ezpz.launch.host import local_socket
 from ezpz.launch.host.connection import keep_alive
 from ezpz.launch.loop import NO_ROOM, ready
 from ezpz.launch.messages import (

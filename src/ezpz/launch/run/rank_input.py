@@ -9,8 +9,8 @@ import os
 import stat
 from collections import deque
 
-from ezpz.launch.host.local_socket import will_pass
 from ezpz.launch.host.rank_input import LONGEST_PIECE
+from ezpz.local_socket import will_pass
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import time
 
+from ezpz import register
 from ezpz.errors import EzpzError, LaunchError
-from ezpz.files import private_folder
 from ezpz.interrupt import Raising
 from ezpz.launch import record
-from ezpz.launch.host import connection, local_socket
+from ezpz.launch.host import connection
 from ezpz.launch.host.rank_start import be
 from ezpz.launch.host.start_agent import run_local
 from ezpz.launch.limits import FILES_OF_HOST, FILES_OF_MPI, FILES_OF_RANK, FILES_OF_SSH, make_room, shortage
@@ -73,7 +72,7 @@ def supervise(
     _make_room(plan)
     run = run_of(plan)(plan, limits, control, screen, wall, shares_terminal=plan.supervision.keeps_terminal)
     run.launch_id, run.folder, run.began = plan.supervision.launch_id, folder, began
-    run.address = asking_address(run.launch_id)
+    run.address = register.address(run.launch_id)
     run.more = dict(more or {})
     run.world.watch.prepare()
     return run.run()
@@ -104,17 +103,15 @@ class Run(Supervisor):
             KeyboardInterrupt: Ctrl-C came before.
         """
         with self.signals:  # until the record is complete
-            index = record.Index()
             try:
                 Raising.raise_dropped()  # from now on each is heard by the supervisor
                 with self:
                     if self.plan.is_here:
-                        self._ask_watchers(index)
+                        self._ask_watchers()
                     self.start_programs()
-                    self._begun = self._keep_first_record(index)
+                    self._begun = self._keep_first_record()
                     outcome = self.wait()
             finally:
-                index.leave()
                 self.control.close()
             if outcome.code != PORT_TAKEN:
                 fields = self._completed(self._begun)
@@ -126,7 +123,7 @@ class Run(Supervisor):
                     self.say(f"note: {reason}")
         return outcome.code
 
-    def _ask_watchers(self, index: record.Index) -> None:
+    def _ask_watchers(self) -> None:
         """Ask watchers whether ranks may begin on this host, the only one, before anything is started.
 
         Raises:
@@ -134,7 +131,7 @@ class Run(Supervisor):
         """
         refusal = self.world.refusal()
         if refusal:
-            self._begun = self._keep_first_record(index)
+            self._begun = self._keep_first_record()
             raise refusal if isinstance(refusal, EzpzError) else LaunchError(f"cannot start: {refusal}")
 
     def all_train(self, world: World) -> None:
@@ -152,9 +149,9 @@ class Run(Supervisor):
         """Return what the program that starts the ranks has written itself."""
         return self.children.words.decode(errors="replace")
 
-    def _keep_first_record(self, index: record.Index) -> dict[str, Any]:
-        """Write run.json while the ranks start, and let `ezpz kill` and `ezpz stacks` find the launch."""
-        fields = {**record.started(self.plan, self.began), **self.more}
+    def _keep_first_record(self) -> dict[str, Any]:
+        """Write run.json while the ranks start, by which all verbs find the launch (`ezpz.register`)."""
+        fields = {**record.started(self.plan, self.began, self.address), **self.more}
         if fields["plan"]["job_id"]:
             from ezpz.launch import wall
 
@@ -162,16 +159,6 @@ class Run(Supervisor):
             fields["job_started"] = fields.get("job_started") if started is None else started
         self._of_start = self.world.watch.parts("of_start", fields)
         fields.update(self._of_start)
-        placed = fields["plan"]
-        entry = {
-            "started": self.began,
-            "command": fields["command"],
-            "hosts": placed["hosts"],
-            "folder": self.folder,
-            "world_size": placed["world_size"],
-            "socket": self.address,
-        }
-        index.enter(self.launch_id, entry)
         record.write(self.folder, fields)
         record.link(self.folder, self.launch_id, self.began)
         record.forget_old(self.folder)
@@ -217,7 +204,7 @@ class Run(Supervisor):
         more.update(world.watch.parts("of_start", known))
         self._watched = world.watch.parts("end", {**begun, **more}, outcome)
         more.update(self._watched)
-        return record.ended({**begun, **more}, outcome.code, time.time(), stopped=outcome.stopped)
+        return record.ended({**begun, **more}, self.began, outcome.code, time.time(), stopped=outcome.stopped)
 
     def _explain(self, fields: dict[str, Any]) -> str:
         """Write the causes of the end into run.json, and return a line where they say more than the failure did.
@@ -241,12 +228,6 @@ class Run(Supervisor):
             if os.environ.get("EZPZ_DEBUG") == "1":
                 raise
             return f"note: no causes were found: {type(error).__name__}: {error}"
-
-
-def asking_address(launch: str) -> str:
-    """Return where `ezpz stacks` asks a launch."""
-    name = f"launch-{launch.replace('/', '+')}"
-    return local_socket.address(name, private_folder("sockets") if sys.platform != "linux" else "")
 
 
 class _LocalRun(Run):

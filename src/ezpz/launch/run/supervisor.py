@@ -18,6 +18,7 @@ from ezpz.launch.host import process_tree
 from ezpz.launch.host.rank_start import ignored
 from ezpz.launch.loop import Loop, SignalPipe
 from ezpz.launch.messages import Piece
+from ezpz.launch.run.askers import ENDING as ASKED_TO_END
 from ezpz.launch.run.askers import Askers
 from ezpz.launch.run.child import Interrupts
 from ezpz.launch.run.failures import Failure, host_lost
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from ezpz.launch.run.failures import Limits, Outcome
     from ezpz.launch.run.kept_term import KeptTerm
     from ezpz.launch.run.rank_input import InputPump
-    from ezpz.launch.run.requests import Requests
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
     from ezpz.launch.watchers import Wait
@@ -50,7 +50,6 @@ _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _HEARD = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCHLD)
 _SETTLE_LONG = 0.7  # seconds for agents to report what they know when the program that started them has ended
 _PUSHED = 1 << 17  # bytes of output after which they are written, while they are in the caches
-_LOOK_FOR_REQUESTS = 2.0  # seconds between two looks for what other hosts ask
 _REFUSED = 125
 _STDERR = 2
 
@@ -73,7 +72,7 @@ class Supervisor:
     Attributes:
         launch_id: Id of the launch.
         folder: Of run.json and, without --log-dir, of the cause's last words; empty without records.
-        address: Where ``ezpz stacks`` asks; empty where it cannot.
+        address: Where it is asked; empty where it cannot be.
         signals: What reaches the launcher from outside, a context manager.
         began: When the launch began, in seconds since 1970.
         hosts: Its hosts.
@@ -111,8 +110,7 @@ class Supervisor:
         self._input: InputPump | None = None  # made when rank 0 wants it
         self._wall = wall
         self._shares_terminal = shares_terminal
-        self._askers = Askers()
-        self._requests: Requests | None = None  # made when the launch runs long enough to be asked
+        self._askers = Askers(self.loop, self._asked)
         self._kept: KeptTerm | None = None  # made when one is
         self._keepers: dict[World, str] = {}  # whose ranks it waits for, and the watcher of each that wants that
         self._kills_at = -math.inf  # when the scheduler kills what still runs, after its SIGTERM
@@ -140,10 +138,8 @@ class Supervisor:
             if self._input:
                 self._input.close()
             self._end_question()
-            self.loop.close()
             self._askers.close()
-            if self._requests is not None:
-                self._requests.close()
+            self.loop.close()
 
     @property
     def outcome(self) -> Outcome:
@@ -196,9 +192,7 @@ class Supervisor:
         self.loop.read(self.signals, lambda _: self._signalled())
         self.loop.read(self.control, lambda _: self.listen())
         self._watch_lease()
-        self._askers.listen(self.address, self.loop, self._asked)
-        if self.folder:
-            self.loop.after("requests", _LOOK_FOR_REQUESTS, self._look_for_requests)
+        self._askers.listen(self.address)
         self._reap()  # one may have ended already
         keep_freed_memory()
         while not self._over():
@@ -634,39 +628,32 @@ class Supervisor:
 
     # What a running launch is asked.
 
-    def _asked(self) -> None:
+    def _asked(self, word: str, host: str) -> dict[str, Any] | None:
+        """Do what is asked for, and return the answer; None where a watcher gives it."""
+        if word in ASKED_TO_END:
+            self.say(f"`ezpz kill`{f' on {host}' if host else ''} ends this launch")
+            self._signal(signal.SIGTERM)
+            if word == "kill":
+                self.kill()
+            return {"taken": word}
+        known = {each for world in self._running for each in world.watch.answers}
+        if word not in known:
+            return {"refused": f"no word {word!r}; expected one of {', '.join(sorted({*known, *ASKED_TO_END}))}"}
         for world in self._running:
-            world.watch.question("stacks")
+            world.watch.question(word)
+        return None
 
-    def is_asked(self) -> bool:
-        """Tell whether somebody waits for an answer."""
-        return bool(self._askers or self._requests)
+    def is_asked(self, word: str) -> bool:
+        """Tell whether somebody waits for the answer to a word."""
+        return self._askers.is_asked(word)
 
-    def answer(self, answer: dict[str, Any]) -> None:
-        """Answer those who have asked."""
-        self._askers.answer(answer)
-        if self._requests:
-            self._requests.answer(answer)
+    def answer(self, word: str, answer: dict[str, Any]) -> None:
+        """Answer those who have asked this."""
+        self._askers.answer(word, answer)
 
     def job_ends(self) -> float | None:
         """Return when the job ends, in seconds since 1970, as far as it is known by now."""
         return self._wall.end if self._wall else None
-
-    def _look_for_requests(self) -> None:
-        """Do what another host asks for by a file in the folder of the record."""
-        if self._requests is None:
-            from ezpz.launch.run.requests import Requests
-
-            self._requests = Requests(self.folder, self.launch_id)
-        for word, host in self._requests.take():
-            if word == "stacks":
-                self._asked()
-                continue
-            self.say(f"`ezpz kill` on {host} ends this launch")
-            self._signal(signal.SIGTERM)
-            if word == "kill":
-                self.kill()
-        self.loop.after("requests", _LOOK_FOR_REQUESTS, self._look_for_requests)
 
 
 def _longest(keepers: dict[World, tuple[str, Wait]]) -> Wait:

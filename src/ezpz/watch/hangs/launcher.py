@@ -232,12 +232,13 @@ class Hangs(LauncherSide):
         """Pass on what the ranks are doing, and stop the run when it has taken too long."""
         self.handle.cancel("stacks")
         reason, dumps = self._inquiry.reason, self._inquiry.dumps
-        if not (reason or self.handle.is_asked()):
+        if not (reason or self.handle.is_asked("stacks")):
             return
         result = self._inquiry.result(self.handle.hosts)
         if self._sample and not result["ranks"]:  # all have ended between the two
             result = self._sample
-        self.handle.answer({**result, "at": time.time(), "collectives": self._collectives.as_json(self.handle.launch)})
+        collectives = self._collectives.as_json(self.handle.launch)
+        self.handle.answer("stacks", {**result, "at": time.time(), "collectives": collectives})
         if reason and self._sample is None:
             self._sample = result
             self.handle.after(max(0.0, self._sample_at + _APART - time.monotonic()), self._look_again, "again")
