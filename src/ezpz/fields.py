@@ -487,17 +487,22 @@ def as_far_as_it_fits(kind: type[_R], values: dict[str, Any], wrong: list[str], 
     Raises:
         Malformed: One without a default is.
     """
-    found: dict[str, Any] = {"raw": values} if "raw" in kind.NAMES else {}
-    for name, field in kind.CHECKS.items():
-        value = values.get(name)
-        if value is None:
-            if field.default is _REQUIRED:
-                raise Malformed(f"{kind.__name__} lacks {name}")
+    found = []  # a value for each field, in their order: names would cost a third more
+    for name in kind.NAMES:
+        field = kind.CHECKS.get(name)
+        if field is None:
+            found.append(values if name == "raw" else kind.DEFAULTS[name])
             continue
-        try:
-            found[name] = field.take(value, wrong, f"{place}{name}")
-        except Malformed:
-            if field.default is _REQUIRED:
-                raise
-            wrong.append(f"{place}{name}")
-    return kind(**found)
+        value = values.get(name)
+        if value is not None:
+            try:
+                found.append(field.take(value, wrong, place + name))
+                continue
+            except Malformed:
+                if field.default is _REQUIRED:
+                    raise
+                wrong.append(place + name)
+        elif field.default is _REQUIRED:
+            raise Malformed(f"{kind.__name__} lacks {name}")
+        found.append({} if field.default is EMPTY else field.default)
+    return kind(*found)
