@@ -24,7 +24,7 @@ from ezpz.checkpoint.manifest import NAME, Manifest
 from ezpz.cli import main
 from ezpz.files import read_bytes
 from ezpz.records.launch import LaunchRecord
-from ezpz.track.folder import RunFile, read_facts
+from ezpz.track.folder import RunFile, read_record
 from lab.seed import of_the_day, some
 
 HANGS = 20  # seconds after which a verb that waits is ended
@@ -484,7 +484,8 @@ def test_a_record_that_fits_is_left_as_it_is(lab):
     wrong = []
     LaunchRecord.of(LAUNCH, wrong)
     assert wrong == []
-    assert {**read_facts(lab / "outputs/train/1/run.json"), **RUN} == read_facts(lab / "outputs/train/1/run.json")
+    facts = read_record(lab / "outputs/train/1/run.json").raw
+    assert {**facts, **RUN} == facts
 
 
 def test_a_pipe_that_the_user_gives_is_read():

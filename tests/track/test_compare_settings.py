@@ -1,5 +1,6 @@
 """What two runs have set differently: kinds by name, order, and what is material."""
 
+from ezpz.records.run import RunRecord
 from ezpz.track.compare.differences import change_of, differences, folded, same, shorten
 from ezpz.track.compare.kinds import Kind, kind_of
 from ezpz.track.compare.settings import why_not
@@ -35,7 +36,7 @@ def test_values_are_the_same_however_tools_write_them():
 
 
 def facts(effective=None, config=None, **more):
-    return {"effective": effective or {}, "config": config or {}, **more}
+    return RunRecord.of({"effective": effective or {}, "config": config or {}, **more})
 
 
 def test_what_changes_numbers_comes_first_and_what_never_decides_last():
@@ -181,7 +182,7 @@ OPTIMIZER = {"optimizer.class": "AdamW", "optimizer.lr": 0.1}
 
 
 def of_schedulers(first, second):
-    found = differences({"effective": {**OPTIMIZER, **first}}, {"effective": {**OPTIMIZER, **second}})
+    found = differences(facts({**OPTIMIZER, **first}), facts({**OPTIMIZER, **second}))
     return [(item.key, item.change, item.b, item.kind, item.material) for item in found]
 
 
@@ -199,7 +200,5 @@ def test_a_scheduler_that_only_one_run_has_is_named_as_that(subtests):
 def test_a_schedule_that_only_one_run_described_is_no_proof_that_the_other_has_none():
     (found,) = of_schedulers({"optimizer.initial_lr": 0.1}, {"optimizer.initial_lr": 0.1, "schedule.class": "StepLR"})
     assert found[-1] is False
-    (found,) = differences(
-        {"effective": {"model.class": "Net"}}, {"effective": {"model.class": "Net", "schedule.class": "A"}}
-    )
+    (found,) = differences(facts({"model.class": "Net"}), facts({"model.class": "Net", "schedule.class": "A"}))
     assert found.material is False

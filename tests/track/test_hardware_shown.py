@@ -8,6 +8,7 @@ import time
 import pytest
 from test_report import Page, check, ordinary, write_run
 
+from ezpz.records.hardware import HardwareSummary
 from ezpz.track.hardware import newest_values, per_joule, read_hardware
 from ezpz.track.report import build_page
 from ezpz.track.report.hardware import hardware_map
@@ -107,14 +108,14 @@ EFFICIENCIES = [
     (8000.0, "tok/s", {"joules": 0, "seconds": 100.0}, None),
     (8000.0, "tok/s", {"seconds": 100.0}, None),
     (None, None, {"joules": 1.0, "seconds": 1.0}, None),
-    (8000.0, "tok/s", "no object", None),
+    (8000.0, "tok/s", {}, None),
 ]
 
 
 def test_tokens_and_samples_per_joule_and_nothing_else(subtests):
     for rate, unit, hardware, expected in EFFICIENCIES:
         with subtests.test(f"{rate} {unit} {hardware}"):
-            assert per_joule(rate, unit, {"hardware": hardware}) == expected
+            assert per_joule(rate, unit, HardwareSummary.of(hardware)) == expected
 
 
 def test_present_values_are_one_line_with_their_age_and_old_ones_are_none(run):

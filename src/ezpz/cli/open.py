@@ -10,7 +10,7 @@ from ezpz.broken_pipe import give_up
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
-from ezpz.track.launches import find_launch, launch_id_of
+from ezpz.track.launches import find_launch
 from ezpz.visible import show, show_path
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -75,8 +75,8 @@ def _page(run: Run) -> Path:
 
     page = run.folder / "report.html"
     sources = [run.folder / "metrics.jsonl", run.folder / "run.json"]
-    if run.state != run.facts.get("state"):  # its launch knows better how it ended
-        found = find_launch(launch_id_of(run.facts))
+    if run.state != run.record.state:  # its launch knows better how it ended
+        found = find_launch(run.record.launch_id)
         sources += [found[0]] if found else []
     if run.state != "running" and _changed(page) >= max(map(_changed, sources)):
         if is_ours(page):

@@ -22,11 +22,11 @@ from ezpz.files import NoAccessError, open_regular, refuse_unreadable
 from ezpz.redact import redact_text
 from ezpz.track.chains import chain_of, in_words
 from ezpz.track.hardware import per_joule
-from ezpz.track.launches import launch_cause, launch_id_of
+from ezpz.track.launches import launch_cause
 from ezpz.track.names import main_loss, main_throughput, unit
 from ezpz.track.quantities import duration
 from ezpz.track.records import parse
-from ezpz.track.run import epoch, is_run, open_run, seconds_taken
+from ezpz.track.run import is_run, open_run, seconds_taken
 from ezpz.track.terminal.screen import say
 from ezpz.track.values import encode
 from ezpz.visible import painter, show, use_color, visible
@@ -179,26 +179,27 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         where something is not known; ``chain`` is that of `chain_of`.
     """
     run = open_run(folder)
+    record = run.record
     rows = _tail(run.folder / "metrics.jsonl")
     first = _head(run.folder / "metrics.jsonl")
     last = rows[-1] if rows else first
     metric, loss = _loss(rows)
     rate, unit = _speed(run) or _rate(rows)
-    efficiency = per_joule(rate, unit, run.facts)
+    efficiency = per_joule(rate, unit, record.hardware)
     begun, latest = (row["t"] if row else None for row in (first, last))
-    ended = epoch(run.facts.get("ended")) or (None if run.state == "running" else latest)
-    seconds = seconds_taken(run, begun, latest)
+    ended = record.ended_at or (None if run.state == "running" else latest)
+    seconds, to_first = seconds_taken(run, begun, latest), record.timeline.get("first_step")
     return {
         "name": run.name,
         "state": run.state,
         "cause": _cause(run),
         "chain": chain_of(run.facts),
-        "findings": _findings(run),
-        "started": epoch(run.facts.get("started")) or begun,
+        "findings": [redact_text(finding.text) for finding in record.findings if finding.text],
+        "started": record.started_at or begun,
         "ended": ended,
         "seconds": None if seconds is None else round(seconds, 3),
-        "first_step_seconds": _to_first_step(run),
-        "attempt": run.facts.get("attempt") or len(run.facts.get("earlier") or []) + 1,
+        "first_step_seconds": None if to_first is None else round(float(to_first), 3),
+        "attempt": record.attempt or len(record.earlier) + 1,
         "first_step": first["step"] if first else None,
         "last_step": last["step"] if last else None,
         "last_row": last["t"] if last else None,
@@ -206,32 +207,12 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         "loss": None if loss is None else encode(loss),
         "rate": rate,
         "rate_unit": unit,
-        "joules": _joules(run),
+        "joules": record.hardware.joules,
         "per_joule": efficiency[0] if efficiency else None,
         "per_joule_unit": efficiency[1] if efficiency else None,
         "folder": str(run.folder),
         "run": _below(folder, root),
     }
-
-
-def _findings(run: Run) -> list[str]:
-    """Return what stands out in the losses of a run that has looked at them at its end, a sentence each."""
-    found = run.facts.get("findings") or []
-    return [redact_text(str(each["text"])) for each in found if isinstance(each, dict) and each.get("text")]
-
-
-def _joules(run: Run) -> float | None:
-    """Return the energy that the run's devices took; None where they have no counters of it."""
-    hardware = run.facts.get("hardware")
-    joules = hardware.get("joules") if isinstance(hardware, dict) else None
-    return joules if isinstance(joules, (int, float)) else None
-
-
-def _to_first_step(run: Run) -> float | None:
-    """Return the seconds from the birth of the process to its first step."""
-    timeline = run.facts.get("timeline")
-    seconds = timeline.get("first_step") if isinstance(timeline, dict) else None
-    return round(float(seconds), 3) if isinstance(seconds, (int, float)) else None
 
 
 def _below(folder: Path, root: Path) -> str:
@@ -296,9 +277,10 @@ def _loss(rows: list[Row]) -> tuple[str | None, float | None]:
 
 def _speed(run: Run) -> tuple[float, str] | None:
     """Return the speed that a run has noted at its end (`ezpz.track.speed`), and its unit; None without one."""
-    speed = run.facts.get("speed") or {}
-    known = run.state != "running" and speed.get("value") is not None and speed.get("unit") is not None
-    return (float(speed["value"]), speed["unit"]) if known else None
+    speed = run.record.speed
+    if run.state == "running" or speed.value is None or speed.unit is None:
+        return None
+    return float(speed.value), speed.unit
 
 
 def _rate(rows: list[Row]) -> tuple[float | None, str | None]:
@@ -327,7 +309,7 @@ def _cause(run: Run) -> str:
         return ""
     if run.state == "failed" and run.cause:
         return run.cause
-    launch_id = launch_id_of(run.facts)
+    launch_id = run.record.launch_id
     return (launch_cause(launch_id)[1] if launch_id else "") or run.cause
 
 

@@ -117,10 +117,10 @@ class _Followed:
 
     def look(self) -> bool:
         """Look again and return whether something was recorded since the last look."""
-        from ezpz.track.launches import attempt_of, launch_id_of
+        from ezpz.track.launches import attempt_of
 
         changed = self._followed.look()
-        launch_id = launch_id_of(self.run.facts)
+        launch_id = self.run.record.launch_id
         attempt = attempt_of(launch_id, time.time()) if launch_id else None
         self.over = self._followed.over and not (attempt and _continues(attempt))
         self.attempt = f"attempt {attempt.number} of {attempt.most}" if attempt else ""

@@ -1,30 +1,15 @@
-"""Say what ``watch/hardware`` keeps of devices and hosts: a part of ``run.json``, and the rows of ``hardware.jsonl``."""
+"""Say what ``watch/hardware`` keeps: its part of ``run.json``, and the rows of ``hardware.jsonl``."""
 
 from __future__ import annotations
 
-from ezpz.fields import EMPTY, Part, Record, json_field, list_field, map_field, number_field, real_field, text_field
-from ezpz.records.stored import LONGEST, Stored, text
+from ezpz.fields import EMPTY, json_field, number_field, real_field
+from ezpz.records.stored import Stored
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
 
-__all__ = ["HardwareOfHost", "HardwareSummary"]
-
-
-class HardwareOfHost(Stored):
-    """What a host did over a whole run; of each further figure, docs/hardware.md, the mean and the most.
-
-    Attributes:
-        joules: The energy of the whole host, where it counts that.
-        missing: What could not be sampled, in sentences.
-        devices: Of each device by its id: name, whether it was given to a rank, figures, joules.
-    """
-
-    joules: float | None = real_field(default=None)
-    missing: Sequence[str] = list_field(text(), default=())
-    devices: dict[str, Any] = map_field(Part(Stored), default=EMPTY)
+__all__ = ["HardwareSummary"]
 
 
 class HardwareSummary(Stored):
@@ -35,7 +20,8 @@ class HardwareSummary(Stored):
         devices: How many devices were.
         joules: The energy of all, where they count it.
         joules_of_hosts: That of whole hosts.
-        hosts: Each host by its name, the first 64.
+        hosts: The first 64 hosts by name: of each figure (docs/hardware.md) its mean and its most, ``joules``,
+            ``devices`` by id, and ``missing``, what could not be sampled.
         hosts_left_out: How many more there were.
         runs: How many runs of the launch they did this for, where those are several.
     """
@@ -44,6 +30,6 @@ class HardwareSummary(Stored):
     devices: int = number_field(default=0)
     joules: float | None = real_field(default=None)
     joules_of_hosts: float | None = real_field(default=None)
-    hosts: dict[str, HardwareOfHost] = map_field(Part(HardwareOfHost), default=EMPTY)
+    hosts: dict[str, Any] = json_field(dict, default=EMPTY)
     hosts_left_out: int = number_field(default=0)
     runs: int = number_field(default=1)

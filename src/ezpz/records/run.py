@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ezpz.fields import (
     EMPTY,
-    Json,
     Part,
     Real,
     flag_field,
@@ -96,10 +95,10 @@ class Machine(Stored):
     """
 
     modules: Sequence[Any] = json_field(list, default=())
-    driver: dict[str, Any] = json_field(dict, default=EMPTY)
-    library: dict[str, Any] = json_field(dict, default=EMPTY)
+    driver: Any = json_field(default=None)
+    library: Any = json_field(default=None)
     system: str = text_field(LONGEST, default="")
-    variables: dict[str, Any] = json_field(dict, default=EMPTY)
+    variables: Any = json_field(default=None)
 
 
 class NotedSpeed(Stored):

@@ -26,7 +26,7 @@ from ezpz.track.terminal.width import cleaned, columns
 from ezpz.visible import is_closed, shell_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ezpz.track.run import Run
     from ezpz.track.table import Table
@@ -82,7 +82,7 @@ def card(run: Run, paths: Mapping[str, Path], screen: Screen, *, ranks: int = 0)
     return lines
 
 
-def resume_words(folder: Path, argv: object) -> list[tuple[str, str]]:
+def resume_words(folder: Path, argv: Sequence[object]) -> list[tuple[str, str]]:
     """Return the rows that say how a run that was ended early continues: its newest checkpoint, and what to type.
 
     Args:
@@ -93,19 +93,16 @@ def resume_words(folder: Path, argv: object) -> list[tuple[str, str]]:
     if not steps:
         return []
     newest = max(steps, key=lambda path: int(path.name[5:]))
-    words = argv if isinstance(argv, list) else []
-    ours = any("ezpz/examples/" in str(word) or "ezpz.examples." in str(word) for word in words[:3])
+    ours = any("ezpz/examples/" in str(word) or "ezpz.examples." in str(word) for word in argv[:3])
     rows = [("checkpoint", near(newest))]
     return [*rows, ("next", "the same command with --resume auto")] if ours else rows
 
 
 def _title(run: Run) -> str:
     before = len(run.table) - len(_new_rows(run))
-    seconds = run.facts.get("seconds")
-    taken = f" in {duration(seconds)}" if isinstance(seconds, (int, float)) else ""
-    ranks = run.facts.get("ranks")
-    world = ranks.get("world_size") if isinstance(ranks, dict) else None
-    shared = f", {world} rank{'s' if world != 1 else ''}" if isinstance(world, int) else ""
+    seconds, world = run.record.seconds, run.record.ranks.world_size
+    taken = "" if seconds is None else f" in {duration(seconds)}"
+    shared = "" if world is None else f", {world} rank{'s' if world != 1 else ''}"
     how = run.state if not run.cause else f"{run.state} by {run.cause}" if run.state == "stopped" else run.state
     rows = _counted(run, len(run.table), "") + taken
     if before:  # of an earlier start
@@ -118,8 +115,8 @@ def _title(run: Run) -> str:
 
 def _new_rows(run: Run) -> Table:
     """Return the rows of this start: of a run that was started again, those of its newest attempt."""
-    attempt = run.facts.get("attempt")
-    return run.table if type(attempt) is not int else run.table.of_attempt(attempt)
+    attempt = run.record.attempt
+    return run.table if attempt is None else run.table.of_attempt(attempt)
 
 
 def _counted(run: Run, count: int, kind: str) -> str:
@@ -182,9 +179,8 @@ def _speed(run: Run, ranks: int) -> Iterable[tuple[str, str]]:
 
 
 def _first_step(run: Run) -> Iterable[tuple[str, str]]:
-    moments = run.facts.get("timeline")
-    seconds = moments.get("first_step") if isinstance(moments, dict) else None
-    if isinstance(seconds, (int, float)):
+    seconds = run.record.timeline.get("first_step")
+    if seconds is not None:
         yield "first step", f"{duration(seconds)} after the start of the program"
 
 
@@ -195,7 +191,7 @@ def _places(run: Run, paths: Mapping[str, Path]) -> Iterable[tuple[str, str]]:
     else:
         yield "folder", near(run.folder)
     if run.state != "finished":
-        rows = resume_words(run.folder, run.facts.get("argv"))
+        rows = resume_words(run.folder, run.record.argv)
         yield from rows
         if any(label == "next" for label, _ in rows):
             return

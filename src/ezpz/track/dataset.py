@@ -239,7 +239,7 @@ def export_run(folder: str | os.PathLike[str], form: str = "h5", path: Path | No
     if form == "csv":
         write_csv(target, run.rows)
     else:
-        write_dataset(target, run.rows, {"name": name, "time": str(run.facts.get("started", ""))}, run.windows)
+        write_dataset(target, run.rows, {"name": name, "time": run.record.started}, run.windows)
     return target
 
 

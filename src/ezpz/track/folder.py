@@ -19,10 +19,10 @@ from pathlib import Path
 from signal import SIGINT
 from time import time
 
-from ezpz import __version__
-from ezpz.errors import TrackError, UsageError
-from ezpz.files import drop_misfits, make_closed_folder, read_bytes, read_object, write_whole
+from ezpz.errors import UsageError
+from ezpz.files import make_closed_folder, read_bytes, read_object, write_whole
 from ezpz.progress import AskedToEnd
+from ezpz.records.run import RunRecord
 from ezpz.redact import redact_config, redact_text
 from ezpz.track.writer_lock import birth
 
@@ -30,8 +30,6 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
-
-SCHEMA = 1
 
 
 def now() -> str:
@@ -122,59 +120,43 @@ def _unusable(folder: Path, outdir: object, reason: str | None) -> UsageError:
     )
 
 
-_TEXT, _WHOLE, _NUMBER = (str,), (int,), (int, float)
-# What the fields of run.json hold; all others are shown as they are.
-_SHAPE: dict[str, Any] = {
-    **dict.fromkeys(("name", "state", "cause", "started", "ended", "host", "python", "git_commit"), _TEXT),
-    **dict.fromkeys(("schema", "attempt"), _WHOLE),
-    "seconds": _NUMBER,
-    **dict.fromkeys(("argv", "problems", "findings", "earlier"), (list,)),
-    **dict.fromkeys(
-        ("config", "environment", "versions", "timeline", "launch", "hardware", "paths", "trackers"), (dict,)
-    ),
-    "ranks": dict.fromkeys(("rank", "world_size", "local_world_size"), _WHOLE),
-    "process": {"pid": _WHOLE, "host": _TEXT, "began": _NUMBER},
-    "effective": {"stochastic": (list,)},
-    "speed": {"value": _NUMBER, "unit": _TEXT},
-}
 _noted: set[str] = set()
 
 
-def read_facts(path: Path) -> dict[str, Any]:
-    """Return what a ``run.json`` holds; empty when it is missing or no object.
+def read_record(path: Path) -> RunRecord:
+    """Return what a ``run.json`` holds; an empty record when it is missing or no object.
 
-    A field that holds another type than ezpz writes is left out, as if it were missing, with one note.
+    A field that holds another type than ezpz writes is left out, also of what is shown as it is, with one note.
     """
     facts = read_object(path)
-    wrong = drop_misfits(facts, _SHAPE)
-    if wrong and str(path) not in _noted:
+    wrong: list[str] = []
+    record = RunRecord.of(facts, wrong)
+    if not wrong:
+        return record
+    if str(path) not in _noted:
         _noted.add(str(path))
         from ezpz.log import get_logger  # `logging` costs 10 ms, which only a warning needs
 
         get_logger(__name__).warning(
-            f"{path}: took {', '.join(wrong)} as missing: not of the type that ezpz writes there."
+            f"{path}: took {', '.join(dict.fromkeys(wrong))} as missing: not of the type that ezpz writes there."
         )
-    return facts
+    for name in wrong:
+        _leave_out(facts, name)
+    return RunRecord.of(facts)
 
 
-def check_schema(facts: Mapping[str, object], path: Path) -> None:
-    """Refuse the facts of a ``run.json`` that a newer ezpz wrote; one without a schema is of the first.
-
-    Args:
-        facts: What the file holds.
-        path: The file, for the error.
-
-    Raises:
-        TrackError: Its schema is newer than `SCHEMA`.
-    """
-    schema = facts.get("schema", SCHEMA)
-    if isinstance(schema, int) and schema > SCHEMA:
-        versions = facts.get("versions")
-        writer = versions.get("ezpz", "a newer one") if isinstance(versions, dict) else "a newer one"
-        raise TrackError(
-            f"cannot read {path}: its schema is {schema}, written by ezpz {writer}; this ezpz {__version__} reads "
-            f"schemas up to {SCHEMA}. Use the ezpz that wrote it, or a newer one."
-        )
+def _leave_out(facts: dict[str, Any], name: str) -> None:
+    """Leave a field out, or of a list of objects what is none."""
+    *outer, last = name.split(".")
+    place: Any = facts
+    for each in outer:
+        place = place.get(each) if isinstance(place, dict) else None
+    if not isinstance(place, dict) or last not in place:  # in an object of a list
+        return
+    if isinstance(place[last], list) and not outer and last == "findings":
+        place[last] = [each for each in place[last] if isinstance(each, dict)]
+    else:
+        del place[last]
 
 
 class RunFile:
@@ -191,9 +173,9 @@ class RunFile:
         from ezpz.track.facts import began  # who only reads does without what it loads
 
         self._began = time()
-        earlier = self._earlier()
+        self._earlier = self._read_earlier()
         self.facts: dict[str, object] = {
-            "schema": SCHEMA,
+            "schema": RunRecord.SCHEMA,
             "name": name,
             "state": "running",
             "started": now(),
@@ -204,10 +186,10 @@ class RunFile:
                 "began": round(began(), 3),
             },
             **facts,
-            **({"earlier": earlier} if earlier else {}),
+            **({"earlier": self._earlier} if self._earlier else {}),
         }
 
-    def _earlier(self) -> list[object]:
+    def _read_earlier(self) -> list[object]:
         """Return what runs that used this folder before recorded of themselves, oldest first."""
         try:
             data = read_bytes(self.path)
@@ -217,7 +199,7 @@ class RunFile:
             return [f"not read: {error.strerror}"]
         try:
             before = json.loads(data)
-            check_schema(before, self.path)
+            RunRecord.of(before).refuse_newer(self.path)
             older = before.pop("earlier", [])
         except (ValueError, AttributeError, TypeError, RecursionError):  # not ours: kept as it is, as text
             return [data.decode(errors="replace")]
@@ -225,9 +207,8 @@ class RunFile:
 
     def earlier_trackers(self) -> dict[str, object]:
         """Return what trackers left behind when this folder was used before, so that they continue the same run."""
-        older: list[object] = self.facts.get("earlier", [])  # type: ignore[assignment]  # made by __init__
-        kept = older[-1].get("trackers") if older and isinstance(older[-1], dict) else None
-        return kept if isinstance(kept, dict) else {}
+        newest = self._earlier[-1:]
+        return RunRecord.of(newest[0]).trackers if newest and isinstance(newest[0], dict) else {}
 
     def save(self) -> None:
         """Write the facts, without secrets, whoever has added them.

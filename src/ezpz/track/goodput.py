@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 from ezpz.fields import Record, replace
+from ezpz.records.run import RunRecord
 from ezpz.track.quantities import duration
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -331,29 +332,29 @@ def read_spans(run: Run) -> list[Span]:
     """
     import numpy as np
 
-    facts = [each for each in run.facts.get("earlier") or () if isinstance(each, dict)] + [run.facts]
+    newest = run.record
+    records = [*newest.before, newest]
     table = run.rows if (run.folder / "metrics.jsonl").is_file() else None
     sections = _read_sections(run)
     known = set(table.attempt_array.tolist()) if table is not None else set()
-    facts += [{"attempt": number} for number in known.difference(map(_attempt_of, facts))]
-    facts.sort(key=_attempt_of)  # one that ended without a row has the number of the next
+    records += [RunRecord.of({"attempt": number}) for number in known.difference(map(_attempt_of, records))]
+    records.sort(key=_attempt_of)  # one that ended without a row has the number of the next
     jobs: set[str] = set()
     spans = []
-    for each, following in zip(facts, [*facts[1:], {"attempt": -1}], strict=True):
+    for each, following in zip(records, [*records[1:], None], strict=True):
         number = _attempt_of(each)
         columns, own = {}, []
-        if table is not None and number != following.get("attempt"):
+        if table is not None and (following is None or number != following.attempt):
             columns = _columns(table, np.flatnonzero(table.attempt_array == number))
             own = [each for each in sections if each[0] == number]
-        state = str(each.get("state") or "died")
-        state = run.state if each is run.facts else "died" if state == "running" else state
+        state = each.state or "died"
+        state = run.state if each is newest else "died" if state == "running" else state
         spans.append(_span(each, columns, own, state, jobs))
     return _without_overlaps(spans)
 
 
-def _attempt_of(facts: Mapping[str, Any]) -> int:
-    number = facts.get("attempt")
-    return number if isinstance(number, int) and number > 0 else 1
+def _attempt_of(record: RunRecord) -> int:
+    return max(1, record.attempt or 1)
 
 
 def _columns(table: Table, places: Any) -> dict[str, Any]:
@@ -372,7 +373,7 @@ def _columns(table: Table, places: Any) -> dict[str, Any]:
 
 
 def _span(
-    facts: Mapping[str, Any],
+    record: RunRecord,
     columns: Mapping[str, Any],
     sections: Sequence[tuple[int, int, float, dict[str, float]]],
     state: str,
@@ -380,29 +381,20 @@ def _span(
 ) -> Span:
     running = state == "running"
     from ezpz.records.launch import LaunchRecord
-    from ezpz.track.launches import find_launch, launch_id_of
-    from ezpz.track.run import epoch
+    from ezpz.track.launches import find_launch
 
     times = columns.get("times", ())
-    moments = facts.get("timeline")
-    timeline = {k: float(v) for k, v in moments.items() if _is_number(v)} if isinstance(moments, dict) else {}
-    process = facts.get("process")
-    began = (_time(process.get("began")) or None) if isinstance(process, dict) else None
-    started = epoch(facts.get("started"))
-    if began is None and started is not None and "history" in timeline:  # of an older ezpz, to the second
-        began = started - timeline["history"]
-    launch_id = launch_id_of(dict(facts))
+    timeline, began, started, launch_id = record.timeline, record.began_at, record.started_at, record.launch_id
     path, launch = (find_launch(launch_id) if launch_id else None) or (None, LaunchRecord())
     first, last = ([float(times[0])], [float(times[-1])]) if len(times) else ([], [])
     signs = [each for each in (began, started, *first) if each is not None]
     begin = launch.started or min(signs, default=0.0)
-    around = facts.get("launch") if isinstance(facts.get("launch"), dict) else {}
-    job = str(launch.plan.job_id or (around or {}).get("EZPZ_JOBID") or "")
+    job = launch.plan.job_id or record.launch.get("EZPZ_JOBID", "")
     if job and job not in jobs:  # the first launch of a job accounts for what was before it
         jobs.add(job)
         begin = min(begin, launch.job_started) if launch.job_started else begin
     signs += [begin, *last, *([sections[-1][2]] if sections else [])]
-    ended = epoch(facts.get("ended"))
+    ended = record.ended_at
     own_end = max([*signs, *([ended] if ended else [])])
     # A time to the second may lie after the end of its launch, and a launch that was killed has none.
     launch_end = 0.0 if running else launch.ended or 0.0

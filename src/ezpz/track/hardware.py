@@ -14,7 +14,7 @@ import os
 import time
 
 from ezpz.files import LARGEST, drop_misfits, open_regular
-from ezpz.track.launches import find_launch, launch_id_of
+from ezpz.track.launches import find_launch
 from ezpz.track.quantities import duration
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from ezpz.records.hardware import HardwareSummary
     from ezpz.track.run import Run
 
 __all__ = ["newest_values", "per_joule", "read_hardware"]
@@ -38,22 +39,19 @@ def read_hardware(run: Run) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["t"])
 
 
-def per_joule(rate: float | None, rate_unit: str | None, facts: dict[str, Any]) -> tuple[float, str] | None:
+def per_joule(rate: float | None, rate_unit: str | None, hardware: HardwareSummary) -> tuple[float, str] | None:
     """Return how many tokens or samples a joule of the devices was good for, and the unit; None where not known.
 
     Args:
         rate: What the run did per second, of all ranks.
         rate_unit: Its unit, ``tok/s`` or the like; steps are neither tokens nor samples.
-        facts: Those of ``run.json``.
+        hardware: What its devices did.
     """
-    hardware = facts.get("hardware")
-    if rate is None or not rate_unit or not isinstance(hardware, dict) or not rate_unit.endswith("/s"):
+    joules, seconds = hardware.joules or 0.0, hardware.seconds or 0.0
+    if rate is None or not rate_unit or not rate_unit.endswith("/s") or joules <= 0 or seconds <= 0:
         return None
-    joules, seconds = hardware.get("joules"), hardware.get("seconds")
     of = rate_unit.removesuffix("/s")
-    if of in {"", "it"} or "FLOP" in of or not (_is_number(joules) and _is_number(seconds)):
-        return None
-    return (rate * seconds / joules, f"{of}/J") if joules > 0 and seconds > 0 else None  # type: ignore[operator]
+    return None if of in {"", "it"} or "FLOP" in of else (rate * seconds / joules, f"{of}/J")
 
 
 def newest_values(run: Run, after: float = 0.0) -> tuple[float, str]:
@@ -100,7 +98,7 @@ def _path(run: Run) -> str:
     path = os.path.join(run.folder, _FILE)  # noqa: PTH118  # a string is all that is needed
     if os.path.isfile(path):  # noqa: PTH113  # as above
         return path
-    launch = launch_id_of(run.facts)
+    launch = run.record.launch_id
     found: tuple[Path, Any] | None = find_launch(launch) if launch else None
     return str(found[0].parent / _FILE) if found and (found[0].parent / _FILE).is_file() else ""
 

@@ -267,7 +267,7 @@ def save_pictures(run: Run, series: Sequence[Series], chosen: Collection[str]) -
     """
     places, stamp = picture_places(series, run.folder), ""
     with suppress(ValueError):  # it was not recorded
-        stamp = datetime.fromisoformat(str(run.facts.get("started"))).strftime("%Y-%m-%d-%H%M%S")  # as at the end
+        stamp = datetime.fromisoformat(run.record.started).strftime("%Y-%m-%d-%H%M%S")  # as at the end
     drawn = [item for item in series if item.name in chosen]
     for folder in _picture_folders(run.folder).values() if drawn else ():
         make_closed_folder(folder)

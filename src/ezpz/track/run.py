@@ -6,16 +6,15 @@ Nothing here loads torch, takes a lock or writes, except the columns that a long
 from __future__ import annotations
 
 import os
-from contextlib import suppress
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from time import time
 
 from ezpz.errors import UsageError
-from ezpz.files import read_object, refuse_unreadable
+from ezpz.files import refuse_unreadable
+from ezpz.records.run import RunRecord
 from ezpz.redact import redact_config, redact_text
-from ezpz.track.folder import check_schema, read_facts
+from ezpz.track.folder import read_record
 from ezpz.track.launches import failed_elsewhere
 from ezpz.track.writer_lock import is_held
 
@@ -36,7 +35,7 @@ class Run:
 
     Attributes:
         folder: Where it is, absolute.
-        facts: What ``run.json`` says; empty where there is none or it cannot be read.
+        facts: What ``run.json`` says, to be shown as it is; empty where there is none or it cannot be read.
         name: Its name.
         state: ``running``; ``finished`` (`History.finalize` was called); ``exited`` (the program ended without it);
             ``failed`` (an exception, or the failure of another rank, which its launch has seen); ``stopped`` (a signal
@@ -50,8 +49,14 @@ class Run:
     def changed(self, **changes: Any) -> Run:
         """Return the run with other values in some attributes; its rows will be read anew."""
         other = object.__new__(type(self))
-        vars(other).update({name: value for name, value in vars(self).items() if name not in _ROWS}, **changes)
+        anew = _ROWS | ({"record"} if "facts" in changes else set())
+        vars(other).update({name: value for name, value in vars(self).items() if name not in anew}, **changes)
         return other
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """The same as ``facts``, each field of its type."""
+        return RunRecord.of(self.facts)
 
     @cached_property
     def rows(self) -> Table:
@@ -109,26 +114,19 @@ def seconds_taken(run: Run, first: float | None, last: float | None) -> float | 
         first: Time of its first row in epoch seconds, used where no start was recorded.
         last: Time of its last row, which is the end of a run that could not record it.
     """
-    known = run.facts.get("seconds")
-    if isinstance(known, (int, float)) and known >= 0:
-        return float(known)
-    started, ended = epoch(run.facts.get("started")), epoch(run.facts.get("ended"))
+    record = run.record
+    if record.seconds is not None and record.seconds >= 0:
+        return float(record.seconds)
+    started, ended = record.started_at, record.ended_at
     started = first if started is None else started
     if ended is None:
         ended = time() if run.state == "running" else last
     return None if started is None or ended is None else max(0.0, ended - started)
 
 
-def epoch(text: object) -> float | None:
-    """Return a time of ``run.json`` in epoch seconds; None where it is none."""
-    with suppress(TypeError, ValueError):
-        return datetime.fromisoformat(str(text)).timestamp() if text else None
-    return None
-
-
 def is_run(folder: Path) -> bool:
     """Tell whether a folder holds a run: ``run.json`` of a history, or a journal."""
-    return (folder / "metrics.jsonl").is_file() or bool(read_object(folder / "run.json").get("name"))
+    return (folder / "metrics.jsonl").is_file() or bool(RunRecord.read(folder / "run.json").name)
 
 
 def open_run(folder: str | os.PathLike[str]) -> Run:
@@ -151,23 +149,26 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
         raise UsageError(f"no run folder: {path} (from the command line); expected one. `ezpz runs` lists them.")
     for name in ("run.json", "metrics.jsonl"):
         refuse_unreadable(path / name)
-    facts = read_facts(path / "run.json")  # empty when it is lost: the journal can do without
-    check_schema(facts, path / "run.json")
-    if not (path / "metrics.jsonl").is_file() and not facts.get("name"):
+    record = read_record(path / "run.json")  # empty when it is lost: the journal can do without
+    record.refuse_newer(path / "run.json")
+    if not (path / "metrics.jsonl").is_file() and not record.name:
         inside = sorted(item.parent for item in path.glob("*/**/metrics.jsonl"))
         near = f"Try for example {inside[-1]}." if inside else "`ezpz runs` lists them."
         raise UsageError(
             f"no run in {path} (from the command line): it has no metrics.jsonl; expected a run folder. {near}"
         )
-    state, cause = _state(path, facts)
+    state, cause = _state(path, record)
+    facts = dict(record.raw)
     elsewhere = failed_elsewhere(facts, path) if state in {"finished", "exited", "stopped", "failed"} else ""
     state, cause = ("failed", elsewhere) if elsewhere else (state, cause)
     cause = redact_text(cause) if cause else ""  # an older ezpz may have written it
-    return Run(path, facts, str(facts.get("name") or path.name), state, cause)
+    run = Run(path, facts, record.name or path.name, state, cause)
+    run.record = record
+    return run
 
 
-def _state(folder: Path, facts: dict[str, Any]) -> tuple[str, str]:
-    state, cause = str(facts.get("state") or "running"), str(facts.get("cause") or "")
-    if state != "running" or is_held(folder, facts):
+def _state(folder: Path, record: RunRecord) -> tuple[str, str]:
+    state, cause = record.state or "running", record.cause
+    if state != "running" or is_held(folder, record):
         return state, cause
     return "died", cause or "its process is gone and could not say why: killed, or its host was lost"

@@ -18,6 +18,7 @@ from ezpz import progress
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger, write_later_lines
 from ezpz.progress import Busy, has_spent, take_spent
+from ezpz.records.run import RunRecord
 from ezpz.track import signals, wandb
 from ezpz.track.card import near, resume_words, show_card
 from ezpz.track.columns import ExportNames
@@ -420,7 +421,7 @@ class Writer:
         """Write a short card past all buffers, one of which the signal may have interrupted; not where that waits."""
         if not get_logger(__name__).isEnabledFor(logging.INFO):
             return
-        rows = [("folder", near(self.folder)), *resume_words(self.folder, self._run.facts.get("argv"))]
+        rows = [("folder", near(self.folder)), *resume_words(self.folder, RunRecord.of(self._run.facts).argv)]
         lines = [title, *(f"  {label:12}{text}" for label, text in rows)]
         text = (visible("\n".join(lines), LINES) + "\n").encode(errors="replace")
         with suppress(OSError, ValueError):

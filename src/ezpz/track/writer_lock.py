@@ -19,9 +19,9 @@ from ezpz.files import open_regular
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
-    from typing import Any
+
+    from ezpz.records.run import RunRecord
 
 _SILENT = 600.0  # seconds without a row after which a run on another host counts as gone
 # struct flock of fcntl(2) on 64-bit Linux: type, whence, start, length, pid
@@ -45,21 +45,21 @@ def hold(descriptor: int) -> bool:
     return True
 
 
-def is_held(folder: Path, facts: Mapping[str, Any]) -> bool:
+def is_held(folder: Path, record: RunRecord) -> bool:
     """Tell whether a process still writes a run folder.
 
     Args:
         folder: The run folder.
-        facts: Its ``run.json``.
+        record: Its ``run.json``.
     """
     journal = folder / "metrics.jsonl"
     if _asked(journal):
         return True
-    process = facts.get("process")
-    if not isinstance(process, dict):  # of a journal alone: that no process holds it is all that can be known
+    process = record.process
+    if not process.raw:  # of a journal alone: that no process holds it is all that can be known
         return False
-    if process.get("host") == os.uname().nodename:
-        return birth(int(process.get("pid") or 0)) == process.get("birth") is not None
+    if process.host == os.uname().nodename:
+        return birth(process.pid) == process.birth is not None
     try:  # another host's lock may not be seen from here (NFS, Lustre with -o localflock)
         return time() - journal.stat().st_mtime < _SILENT
     except OSError:

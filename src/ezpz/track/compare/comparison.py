@@ -89,7 +89,7 @@ def compare_runs(runs: Sequence[Run], metric: str | None = None) -> list[Compari
 
 def _compare(first: _Seen, second: _Seen, others: Sequence[_Seen], metric_name: str | None) -> Comparison:
     letters = (first.letter, second.letter)
-    items = differences(first.run.facts, second.run.facts, letters)
+    items = differences(first.run.record, second.run.record, letters)
     batches, notes, changes = compare_seen(first.run, second.run, letters)
     rate = rate_difference(first.series, second.series, letters)
     if any(name in second.series and is_learning_rate(name) for name in first.series):  # of every step, then
@@ -106,13 +106,13 @@ def _compare(first: _Seen, second: _Seen, others: Sequence[_Seen], metric_name: 
     if not len(both.steps):
         text = f"not comparable: no step of {metric} in common ({_range(first, metric)}, {_range(second, metric)})"
         return Comparison(letters, Verdict(text, 2), metric, items, None, None, speed, batches)
-    half = is_half(first.run.facts) or is_half(second.run.facts)
+    half = is_half(first.run.record) or is_half(second.run.record)
     allowed = tolerance(both, *_nulls(first, others, metric), half=half)
     apart = measure(both, allowed)
     clues = Clues(_restarts(first, second), _is_random(first, second), allowed.step, batches)
     verdict = judge(items, apart, clues, letters)
     verdict = replace(verdict, notes=[*verdict.notes, *_said_besides(verdict, batches, notes)])
-    reason = why_not(first.run.facts, second.run.facts, letters)
+    reason = why_not(first.run.record, second.run.record, letters)
     if reason:
         verdict = Verdict(f"not comparable: {reason}", 2)
     return Comparison(letters, verdict, metric, items, apart, allowed, speed, batches)
@@ -133,7 +133,7 @@ def _nulls(first: _Seen, others: Sequence[_Seen], metric: str) -> tuple[list[Pai
         if metric not in other.series:
             continue
         both = pair(first.series[metric], other.series[metric])
-        items = differences(first.run.facts, other.run.facts)
+        items = differences(first.run.record, other.run.record)
         decisive = [item for item in items if item.group not in _NO_SETTING]
         is_seed = any(item.kind is Kind.SEED or item.key == "model.checksum" for item in items)
         if not both.finite.any() or any(item.kind is not Kind.SEED for item in decisive):
@@ -147,7 +147,7 @@ def _restarts(first: _Seen, second: _Seen) -> list[tuple[str, int]]:
 
 
 def _is_random(first: _Seen, second: _Seen) -> bool:
-    layers = [(each.run.facts.get("effective") or {}).get("stochastic") for each in (first, second)]
+    layers = [each.run.record.effective.stochastic for each in (first, second)]
     return bool(layers[0]) and layers[0] == layers[1]
 
 

@@ -15,7 +15,8 @@ from ezpz.visible import shorten, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
+
+    from ezpz.records.run import RunRecord
 
     _Settings = dict[tuple[str, str], Setting]
 
@@ -124,14 +125,12 @@ class Difference:
     step: int | None = None
 
 
-def differences(
-    first: dict[str, Any], second: dict[str, Any], letters: tuple[str, str] = ("A", "B")
-) -> list[Difference]:
+def differences(first: RunRecord, second: RunRecord, letters: tuple[str, str] = ("A", "B")) -> list[Difference]:
     """Compare what two ``run.json`` say.
 
     Args:
-        first: Facts of the first run.
-        second: Facts of the second run.
+        first: The record of the first run.
+        second: That of the second.
         letters: How the runs are called.
 
     Returns:
@@ -183,9 +182,9 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
 
 
-def _read_of(facts: dict[str, Any]) -> set[str]:
+def _read_of(record: RunRecord) -> set[str]:
     """Return which live objects were read: ``model``, ``optimizer``, ``schedule``."""
-    return {_object_of(name) for name in facts.get("effective") or {}}
+    return {_object_of(name) for name in record.effective.raw}
 
 
 def _object_of(name: str) -> str:

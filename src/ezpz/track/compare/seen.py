@@ -123,8 +123,8 @@ def _generators(ours: SeenByRun, theirs: SeenByRun) -> Iterator[str]:
 
 def _read(run: Run) -> set[str]:
     """Return whose settings at the start are compared elsewhere: those that `History.log_config` was given."""
-    effective = run.facts.get("effective") or {}
-    return {"dropout" if name.startswith("dropout.") else name.partition(".")[0] for name in effective}
+    names = run.record.effective.raw
+    return {"dropout" if name.startswith("dropout.") else name.partition(".")[0] for name in names}
 
 
 def _changes(ours: SeenByRun, theirs: SeenByRun, read: set[str], letters: tuple[str, str]) -> Iterator[Difference]:

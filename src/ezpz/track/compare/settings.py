@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ezpz.track.compare.kinds import Kind, kind_of
 from ezpz.track.facts import flatten
@@ -17,6 +17,8 @@ from ezpz.track.names import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from ezpz.records.run import RunRecord
 
 
 # Whether a step means the same in two runs: as many samples, of as many tokens.
@@ -46,7 +48,7 @@ _SPLIT = (
 _LENGTH = ("seq_len", "seq_length", "sequence_length", "sequence_len")
 
 
-def why_not(first: dict[str, Any], second: dict[str, Any], letters: tuple[str, str]) -> str:
+def why_not(first: RunRecord, second: RunRecord, letters: tuple[str, str]) -> str:
     """Return why steps of two runs cannot be paired, from what both ``run.json`` say; empty if they can."""
     ours, theirs = _numbers(first), _numbers(second)
     length = _pick(ours, _LENGTH), _pick(theirs, _LENGTH)
@@ -82,10 +84,10 @@ def _parts(ours: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, tupl
     return parts
 
 
-def _numbers(facts: dict[str, Any]) -> dict[str, int]:
+def _numbers(record: RunRecord) -> dict[str, int]:
     """Return a run's whole numbers by the last part of their names."""
     numbers = {}
-    for (section, name), setting in settings_of(facts).items():
+    for (section, name), setting in settings_of(record).items():
         value = setting.value
         if isinstance(value, str) and value.isdecimal():
             value = int(value)
@@ -145,7 +147,6 @@ _READ = (  # what `ezpz.track.effective` writes, the longer names first
 )
 _RATE = re.compile(r"schedule\.(.+\.)?lr\.\d+")
 _HALVES = ("bf16", "bfloat16", "fp16", "float16", "half", "fp8", "float8")
-_WHERE = ("host", "cwd", "executable", "argv", "git_commit")
 
 
 @dataclass(frozen=True)
@@ -168,9 +169,9 @@ class Setting:
         return GROUPS.index(self.group), kinds.index(self.kind)
 
 
-def is_half(facts: dict[str, Any]) -> bool:
+def is_half(record: RunRecord) -> bool:
     """Tell whether a run says that it computes in half precision or less."""
-    dtypes = {name: each for (_, name), each in settings_of(facts).items() if each.kind is Kind.DTYPE}
+    dtypes = {name: each for (_, name), each in settings_of(record).items() if each.kind is Kind.DTYPE}
     texts = (
         f"{name}={each.value}".lower() for name, each in dtypes.items() if each.value not in (None, False, 0, "no")
     )
@@ -182,29 +183,39 @@ def is_rate(name: str) -> bool:
     return _RATE.fullmatch(name) is not None
 
 
-def settings_of(facts: dict[str, Any]) -> dict[tuple[str, str], Setting]:
+def settings_of(record: RunRecord) -> dict[tuple[str, str], Setting]:
     """Return the settings of a run by (section, dotted name); what only says where and when is in "never decides"."""
     settings = {}
-    for name, value in flatten(facts.get("effective") or {}):
+    for name, value in flatten(record.effective.raw):
         settings["effective", name] = _setting("effective values", _effective_kind(name), value)
-    for name, value in flatten(facts.get("config") or {}):
+    for name, value in flatten(record.config):
         kind = kind_of(name)
         is_path = isinstance(value, str) and value.startswith(("/", "~", "./")) and kind is Kind.OTHER
         settings["config", name] = _setting("configuration", Kind.NEVER if is_path else kind, value)
-    world = (facts.get("ranks") or {}).get("world_size")
+    world = record.ranks.world_size
     if world is not None:
         settings["ranks", "world_size"] = Setting("configuration", Kind.WORLD, world)
-    for name, value in flatten(facts.get("environment") or {}):
+    for name, value in flatten(record.environment.raw):
         group = _environment_group(name)
         is_place = group == "environment variables" and kind_of(name) is Kind.NEVER
         settings["environment", name] = Setting("never decides" if is_place else group, Kind.OTHER, value)
-    versions = {**(facts.get("versions") or {}), **({"python": facts["python"]} if facts.get("python") else {})}
+    versions = {**record.versions, **({"python": record.python} if record.python else {})}
     for name, value in flatten(versions):
         settings["versions", name] = Setting("versions", Kind.OTHER, value)
-    for name in _WHERE:
-        if facts.get(name):
-            settings["run", name] = Setting("never decides", Kind.NEVER, facts[name])
+    for name, value in _where(record).items():
+        if value:
+            settings["run", name] = Setting("never decides", Kind.NEVER, value)
     return settings
+
+
+def _where(record: RunRecord) -> dict[str, object]:
+    return {
+        "host": record.host,
+        "cwd": record.cwd,
+        "executable": record.executable,
+        "argv": record.argv,
+        "git_commit": record.git_commit,
+    }
 
 
 def _setting(group: str, kind: Kind, value: object) -> Setting:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.track.goodput import account, read_spans
-from ezpz.track.launches import find_launch, launch_id_of
+from ezpz.track.launches import find_launch
 from ezpz.track.names import PARTS, is_step_time, part_of_step
 from ezpz.track.quantities import duration, number
 from ezpz.track.report.lines import Line, bounds, bucket_means, deltas, line_of, rounded, widened
@@ -17,7 +16,7 @@ from ezpz.track.series import captions
 from ezpz.track.startup import delays, read_startup
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ezpz.track.run import Run
     from ezpz.track.series import Series
@@ -263,7 +262,7 @@ _LEAST = 0.0005  # of the whole: a shorter row of the account has no bar
 
 def startup_chart(run: Run) -> Chart | None:
     """Return a bar for each stage, from the end of the one before to its own; None where no stage was recorded."""
-    stages = _stages(run.facts.get("timeline"))
+    stages = _stages(run.record.timeline)
     if not stages:
         return None
     text = f"{duration(stages[-1][1])} from the start of the process to {stages[-1][0]}"
@@ -345,7 +344,7 @@ _HOSTS = 32  # bars; of more hosts those that were last at a stage
 
 def hosts_startup_chart(run: Run) -> Chart | None:
     """Return a bar of stages for each host, by the record of the launch; None for one host, or without a record."""
-    found = find_launch(launch_id_of(run.facts))
+    found = find_launch(run.record.launch_id)
     startup = read_startup(found[1]) if found else None
     if startup is None or len(startup.hosts) < 2 or not startup.times or startup.total <= 0:
         return None
@@ -418,12 +417,6 @@ def _host_bars(startup: Startup, rows: Sequence[tuple[str, list[tuple[str, float
     )
 
 
-def _stages(timeline: Any) -> list[tuple[str, float]]:
-    if not isinstance(timeline, dict):
-        return []
-    known = [
-        (str(stage), float(seconds))
-        for stage, seconds in timeline.items()
-        if isinstance(seconds, (int, float)) and isfinite(seconds) and seconds >= 0
-    ]
+def _stages(timeline: Mapping[str, float]) -> list[tuple[str, float]]:
+    known = [(stage, float(seconds)) for stage, seconds in timeline.items() if seconds >= 0]
     return sorted(known, key=lambda each: each[1])[:_MOST]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ezpz.redact import redact_text
-from ezpz.track.launches import find_launch, launch_id_of
+from ezpz.track.launches import find_launch
 from ezpz.track.quantities import duration
 from ezpz.track.report.tables import Part, table, value_text
 from ezpz.track.table import restarts
@@ -33,8 +33,7 @@ def events(run: Run, series: Sequence[Series]) -> Part:
     rows = [(f"step {step:,.0f}", what) for step, what in sorted(moments)]
     if len(rows) > _MOST:
         rows = [*rows[:_MOST], ("…", f"and {len(rows) - _MOST:,} more")]
-    problems = run.facts.get("problems")
-    rows += [("records", value_text(problem)) for problem in problems] if isinstance(problems, list) else []
+    rows += [("records", value_text(problem)) for problem in run.record.problems]
     inside = table(rows) if rows else ""
     return Part("events", "Events", inside + _attempts(run) + _launch_attempts(run), count=len(rows) or None)
 
@@ -53,12 +52,10 @@ def _not_finite(series: Sequence[Series]) -> list[tuple[float, str]]:
 
 
 def _findings(run: Run) -> list[tuple[float, str]]:
-    listed = run.facts.get("findings")
-    found = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     return [
-        (float(each["step"]), redact_text(str(each["text"])))
-        for each in found
-        if isinstance(each.get("step"), int) and each.get("text")
+        (float(each.step), redact_text(each.text))
+        for each in run.record.findings
+        if each.step is not None and each.text
     ]
 
 
@@ -75,20 +72,18 @@ def _pauses(series: Sequence[Series]) -> list[tuple[float, str]]:
 
 
 def _attempts(run: Run) -> str:
-    earlier = run.facts.get("earlier")
-    known: list[Any] = [each for each in earlier if isinstance(each, dict)] if isinstance(earlier, list) else []
-    if not known:
+    before, newest = run.record.before, run.record
+    if not before:
         return ""
-    rows = [
-        [str(number), *(value_text(each.get(key) or "") for key in ("state", "cause", "started", "ended"))]
-        for number, each in enumerate([*known, {**run.facts, "state": run.state, "cause": run.cause}], 1)
-    ]
+    known = [(each.state, each.cause, each.started, each.ended) for each in before]
+    known.append((run.state, run.cause, newest.started, newest.ended))
+    rows = [[str(number), *map(value_text, each)] for number, each in enumerate(known, 1)]
     return table(rows, ("attempt", "state", "cause", "started", "ended"))
 
 
 def _launch_attempts(run: Run) -> str:
     """Return a table of the attempts of `launch --attempts` that have ended, where it made several."""
-    found = find_launch(launch_id_of(run.facts))
+    found = find_launch(run.record.launch_id)
     known = found[1].attempts if found else ()
     if not any(each.decision == "again" for each in known):
         return ""

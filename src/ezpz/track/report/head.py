@@ -6,7 +6,7 @@ import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ezpz.track.launches import find_launch, launch_id_of
+from ezpz.track.launches import find_launch
 from ezpz.track.names import group_names, is_accuracy, is_loss, is_memory, is_validation, main_loss, unit
 from ezpz.track.quantities import duration, number
 from ezpz.track.report.markup import shown
@@ -32,7 +32,7 @@ def header(run: Run) -> str:
 
 def _of_launch(run: Run) -> str:
     """Return what the launch of a run found to be the cause of its end, where that says more than the run itself."""
-    launch_id = launch_id_of(run.facts) if run.state in {"died", "failed", "stopped"} else ""
+    launch_id = run.record.launch_id if run.state in {"died", "failed", "stopped"} else ""
     found = find_launch(launch_id) if launch_id else None
     return says_more(found[1].causes) if found else ""
 
@@ -57,29 +57,28 @@ def heading(title: str, state: tuple[str, str], facts: Iterable[tuple[str, str]]
 
 
 def _when_and_where(run: Run) -> Iterator[tuple[str, str]]:
-    started = _moment(run.facts.get("started"))
-    times = run.rows.time_array
+    record = run.record
+    started, times = record.started_at, run.rows.time_array
     if started is None and len(times):
-        started = datetime.fromtimestamp(float(times[0])).astimezone()
+        started = float(times[0])
     if started is not None:
-        yield "started", started.strftime("%Y-%m-%d %H:%M:%S")
+        yield "started", datetime.fromtimestamp(started).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     seconds = seconds_taken(run, *run.rows.time_range)
     if seconds is not None:
         yield "duration", duration(seconds) + _until(run)
     steps = run.table.step_range
     if steps:
         yield "steps", f"{_different(run.table.step_array):,} ({steps[0]:,} to {steps[1]:,})"
-    ranks = _dict(run.facts.get("ranks"))
-    world, local = ranks.get("world_size"), ranks.get("local_world_size")
-    if type(world) is int:
-        hosts = -(-world // local) if type(local) is int and local > 0 else 1
+    world, local = record.ranks.world_size, record.ranks.local_world_size
+    if world is not None:
+        hosts = -(-world // local) if local is not None and local > 0 else 1
         yield "ranks", f"{world:,} on {hosts:,} host{'s' if hosts > 1 else ''}"
-    if run.facts.get("host"):
-        yield "rank 0 on", str(run.facts["host"])
-    if type(run.facts.get("attempt")) is int and run.facts["attempt"] > 1:
-        yield "attempt", str(run.facts["attempt"])
-    if run.facts.get("git_commit"):
-        yield "commit", str(run.facts["git_commit"])[:12]
+    if record.host:
+        yield "rank 0 on", record.host
+    if record.attempt is not None and record.attempt > 1:
+        yield "attempt", str(record.attempt)
+    if record.git_commit:
+        yield "commit", record.git_commit[:12]
     if run.folder.is_absolute():  # a public report does not say where it is
         yield "folder", str(run.folder)
 
@@ -93,28 +92,13 @@ def _different(steps: Any) -> int:
 
 def _until(run: Run) -> str:
     """Return what is to be added to a duration whose end was not recorded."""
-    if run.facts.get("ended"):
+    if run.record.ended:
         return ""
     return " so far" if run.state == "running" else " until the last row"
 
 
 def _command(run: Run) -> str:
-    argv = run.facts.get("argv")
-    launched = _dict(run.facts.get("launch")).get("EZPZ_LAUNCH_CMD")
-    if launched:
-        return str(launched)
-    return shlex.join(map(str, argv)) if isinstance(argv, list) else ""
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _moment(text: Any) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(text)).astimezone()
-    except ValueError:
-        return None
+    return run.record.launch.get("EZPZ_LAUNCH_CMD") or shlex.join(map(str, run.record.argv))
 
 
 class Card(NamedTuple):
@@ -201,14 +185,15 @@ def _throughput_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:
 
 def _startup_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noqa: ARG001  # as above
     """Yield the time to the first step, or to the first row where the start was not timed."""
-    for stage, seconds in _dict(run.facts.get("timeline")).items():
-        if "first" in stage and "step" in stage and isinstance(seconds, (int, float)) and seconds >= 0:
+    record = run.record
+    for stage, seconds in record.timeline.items():
+        if "first" in stage and "step" in stage and seconds >= 0:
             yield Card("time to first step", duration(float(seconds)), "from the start")
             return
-    started = _moment(run.facts.get("started"))
+    started = record.started_at
     # Only of the first attempt: rows of a later one follow those of the first, whose start is recorded elsewhere.
-    if started is not None and len(run.rows) and not run.facts.get("earlier"):
-        seconds = float(run.rows.time_array[0]) - started.timestamp()
+    if started is not None and len(run.rows) and not record.earlier:
+        seconds = float(run.rows.time_array[0]) - started
         yield Card("time to first row", duration(max(0.0, seconds)), "from the start")
 
 

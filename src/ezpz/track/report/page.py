@@ -140,7 +140,7 @@ def _other_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
     yield last_values(run, series)
     yield lags_part(run)
     for name, title, is_open in _FACTS:
-        yield facts_part(name, title, run.facts.get(name), is_open=is_open)
+        yield facts_part(name, title, run.facts.get(name) or {}, is_open=is_open)
     yield raw_part(run)
 
 

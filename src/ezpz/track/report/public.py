@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from ezpz.records.run import RunRecord
     from ezpz.track.run import Run
     from ezpz.track.table import Table
 
@@ -28,35 +29,26 @@ _ERROR = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
 def public_run(run: Run) -> Run:
     """Return a run of whose facts, metrics and folder only what is public is left."""
     allowed = _Allowed(run)
+    record = run.record
     facts: dict[str, Any] = {name: run.facts[name] for name in _KEPT if name in run.facts}
-    for name in _FILTERED:
-        if isinstance(run.facts.get(name), dict):
-            facts[name] = allowed.part(run.facts[name])
-    modules = _list(_dict(run.facts.get("environment")).get("modules"))
+    facts |= {name: allowed.part(run.facts[name]) for name in _FILTERED if run.facts.get(name) is not None}
+    modules, system = record.environment.modules, record.environment.system
     if modules:
         facts["environment"]["modules"] = [name for name in modules if _MODULE.fullmatch(name) and allowed.known(name)]
-    system = str(_dict(run.facts.get("environment")).get("system") or "")
     if system and allowed.known(system):  # Debian GNU/Linux 12
         facts["environment"]["system"] = system
     facts.get("effective", {}).pop("problems", None)
-    earlier = [each for each in _list(run.facts.get("earlier")) if isinstance(each, dict)]
-    if earlier:
-        times = [{name: each[name] for name in ("state", "started", "ended") if name in each} for each in earlier]
-        causes = [allowed.cause(str(each.get("cause") or "")) for each in earlier]
-        facts["earlier"] = [{**each, "cause": cause} for each, cause in zip(times, causes, strict=True)]
+    if record.before:
+        facts["earlier"] = [
+            {name: text for name in ("state", "started", "ended") if (text := getattr(each, name))}
+            | {"cause": allowed.cause(each.cause)}
+            for each in record.before
+        ]
     name = run.name if allowed.text(run.name) else "run"
     shown = run.changed(folder=Path(), facts={"name": name, **facts}, name=name, cause=allowed.cause(run.cause))
     windows = [{**row, "m": {**row["m"], "keys": allowed.names(row["m"]["keys"])}} for row in run.windows]
     vars(shown).update(rows=_numbers(run.rows, allowed), table=_numbers(run.table, allowed), windows=windows)
     return shown
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _numbers(table: Table, allowed: _Allowed) -> Table:
@@ -77,9 +69,9 @@ class _Allowed:
     """Knows the hosts, users and arguments of a run, and so what may be shown."""
 
     def __init__(self, run: Run) -> None:
-        facts = [run.facts, *(each for each in _list(run.facts.get("earlier")) if isinstance(each, dict))]
-        self._arguments = {word for each in facts for word in _arguments(each)}
-        names = {name for each in facts for name in _hosts_and_users(each)} | set(_owners(run.folder))
+        records = [run.record, *run.record.before]
+        self._arguments = {word for each in records for word in _arguments(each)}
+        names = {name for each in records for name in _hosts_and_users(each)} | set(_owners(run.folder))
         words = "|".join(sorted((re.escape(name) for name in names if len(name) > 1), key=len, reverse=True))
         self._names = re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])", re.IGNORECASE) if words else None
 
@@ -112,24 +104,23 @@ class _Allowed:
         return value if not isinstance(value, str) or self.text(value) else None
 
 
-def _arguments(facts: Mapping[str, Any]) -> Iterator[str]:
-    line = str(_dict(facts.get("launch")).get("EZPZ_LAUNCH_CMD") or "")
+def _arguments(record: RunRecord) -> Iterator[str]:
+    line = record.launch.get("EZPZ_LAUNCH_CMD", "")
     try:
         words = shlex.split(line)
     except ValueError:
         words = line.split()
-    for word in [*map(str, _list(facts.get("argv"))), *words]:
+    for word in [*map(str, record.argv), *words]:
         yield word
         yield word.partition("=")[2]
 
 
-def _hosts_and_users(facts: Mapping[str, Any]) -> Iterator[str]:
-    launch, process = _dict(facts.get("launch")), _dict(facts.get("process"))
-    hosts = [facts.get("host"), process.get("host"), *str(launch.get("EZPZ_HOSTS") or "").split(",")]
-    for host in filter(None, (str(each or "") for each in hosts)):
+def _hosts_and_users(record: RunRecord) -> Iterator[str]:
+    hosts = [record.host, record.process.host, *record.launch.get("EZPZ_HOSTS", "").split(",")]
+    for host in filter(None, hosts):
         yield host
         yield host.partition(".")[0]
-    for text in _texts(facts):
+    for text in _texts(record.raw):
         yield from _HOME.findall(text)
 
 

@@ -94,9 +94,9 @@ class Part:
         return f'<details class="part" id="{self.name}"{opened}>{heading}\n{self.inside}</details>\n'
 
 
-def facts_part(name: str, title: str, facts: Any, *, is_open: bool = False) -> Part:
+def facts_part(name: str, title: str, facts: Mapping[str, Any], *, is_open: bool = False) -> Part:
     """Return a part with one table of facts; only one that is unfolded has a link."""
-    rows = [(key, value_text(value)) for key, value in flatten(facts)] if isinstance(facts, dict) else []
+    rows = [(key, value_text(value)) for key, value in flatten(facts)]
     return Part(name, title, table(rows) if rows else "", is_open, len(rows), is_linked=is_open)
 
 
