@@ -190,8 +190,8 @@ class Row(Field):
 
     __slots__ = ("fields",)
 
-    def __init__(self, fields: tuple[Field, ...]) -> None:
-        self.fields, self.default = fields, _REQUIRED
+    def __init__(self, fields: tuple[Field, ...], default: Any = _REQUIRED) -> None:
+        self.fields, self.default = fields, default
 
     def check(self, value: Any) -> tuple[Any, ...]:
         if type(value) is not list or len(value) != len(self.fields):
@@ -311,6 +311,10 @@ def part_field(of: type[Record], *, default: Any = _REQUIRED) -> Any:
     return Part(of, default)
 
 
+def row_field(*fields: Field, default: Any = _REQUIRED) -> Any:
+    return Row(fields, default)
+
+
 def rows_field(*fields: Field, most: int) -> Any:
     return List(Row(fields), most)
 
@@ -382,6 +386,7 @@ class _RecordType(type):
         text_field,
         flag_field,
         part_field,
+        row_field,
         rows_field,
         list_field,
         map_field,

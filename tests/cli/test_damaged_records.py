@@ -87,7 +87,7 @@ RUN = {
     "paths": {"journal": "metrics.jsonl"}, "problems": ["one"], "cause": "ValueError: x",
     "earlier": [{"state": "failed", "cause": "x", "started": "2026-11-23T00:00:00+00:00", "attempt": 1,
                  "launch": {"EZPZ_LAUNCH_ID": "abcd1234"}, "timeline": {"setup": 1.0}, "process": {"began": 1.0}}],
-    "trackers": {"wandb": {"id": "x"}}, "hardware": {"joules": 10.0, "seconds": 5.0, "devices": [{"id": "0"}]},
+    "trackers": {"wandb": {"id": "x"}}, "hardware": {"joules": 10.0, "seconds": 5.0, "devices": 1},
     "speed": {"value": 3.0, "unit": "tok/s", "median": 3.0}, "findings": [{"kind": "x", "text": "y", "step": 3}],
 }  # fmt: skip
 HARDWARE = {"v": 1, "t": 1795188030.0, "s": 30.0, "host": "n01", "now": {"cpu": [1.0, 1.0, 1.0]},

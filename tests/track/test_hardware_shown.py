@@ -8,7 +8,8 @@ import time
 import pytest
 from test_report import Page, check, ordinary, write_run
 
-from ezpz.records.hardware import HardwareSummary
+from ezpz.fields import replace
+from ezpz.records.hardware import HardwareRow, HardwareSummary
 from ezpz.track.hardware import newest_values, per_joule, read_hardware
 from ezpz.track.report import build_page
 from ezpz.track.report.hardware import hardware_map
@@ -79,25 +80,28 @@ def test_a_run_without_rows_has_no_such_part(tmp_path):
     assert 'id="hardware"' not in build_page(open_run(bare))
 
 
+def row(t, host, *devices, s=30.0):
+    return HardwareRow.of({"v": 1, "t": t, "s": s, "host": host, "now": {}, "devices": list(devices)})
+
+
 def test_devices_without_power_are_coloured_by_what_is_known_and_many_hosts_are_cut(run):
     rows = [
-        {"t": 30.0 * turn, "s": 30.0, "host": f"n{host:03d}", "now": {}, "devices": [{"id": "0", **figures}]}
+        row(30.0 * turn, f"n{host:03d}", {"id": "0", **figures})
         for turn in range(2)
         for host, figures in enumerate([{"used": [50, 0, 99]}, {"used": [100, 9, 99]}, {}])
     ]
     shares = re.findall(r'--share:([0-9.]+)">([^<]+)<', hardware_map(rows))
     assert shares == [("0.00", "50\u00a0%"), ("1.00", "100\u00a0%"), ("0.00", "unknown")]
-    many = [{**rows[0], "host": f"n{host:03d}"} for host in range(300)]
+    many = [replace(rows[0], host=f"n{host:03d}") for host in range(300)]
     assert hardware_map(many).count("<tr>") == 257
     assert "44 more hosts are in hardware.jsonl" in hardware_map(many)
-    assert hardware_map([{**rows[0], "devices": []}]) == ""
+    assert hardware_map([replace(rows[0], devices=[])]) == ""
 
 
 def test_the_mean_of_a_device_weighs_rows_and_a_public_report_names_no_host(run):
     device = {"id": "0", "joules": 6e6, "power": [100.0] * 3}
-    row = {"t": 10.0, "s": 10.0, "host": "n", "now": {}, "devices": [device]}
-    long = {**row, "t": 100.0, "s": 90.0, "devices": [{**device, "power": [200.0] * 3}]}
-    assert "190\u00a0W<small>12.0\u00a0MJ</small>" in hardware_map([row, long])
+    rows = [row(10.0, "n", device, s=10.0), row(100.0, "n", {**device, "power": [200.0] * 3}, s=90.0)]
+    assert "190\u00a0W<small>12.0\u00a0MJ</small>" in hardware_map(rows)
     assert "n00" not in build_page(open_run(run), public=True)
 
 

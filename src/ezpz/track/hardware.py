@@ -13,7 +13,8 @@ import json
 import os
 import time
 
-from ezpz.files import LARGEST, drop_misfits, open_regular
+from ezpz.files import LARGEST, open_regular
+from ezpz.records.hardware import HardwareRow
 from ezpz.track.launches import find_launch
 from ezpz.track.quantities import duration
 
@@ -32,11 +33,11 @@ _TAIL = 1 << 16  # bytes: the newest rows of a few hundred devices
 _STALE = 600.0  # seconds after which the newest row is no present value
 
 
-def read_hardware(run: Run) -> list[dict[str, Any]]:
+def read_hardware(run: Run) -> list[HardwareRow]:
     """Return the rows of a run, in the order of their times; empty where nothing was sampled."""
     path = _path(run)
     rows = _rows(path, 0) if path else []
-    return sorted(rows, key=lambda row: row["t"])
+    return sorted(rows, key=lambda row: row.t)
 
 
 def per_joule(rate: float | None, rate_unit: str | None, hardware: HardwareSummary) -> tuple[float, str] | None:
@@ -65,28 +66,28 @@ def newest_values(run: Run, after: float = 0.0) -> tuple[float, str]:
         ``after`` and an empty line where there are none that are new.
     """
     path = _path(run)
-    newest = {row["host"]: row for row in (_rows(path, _TAIL) if path else ())}
-    at = max((row["t"] for row in newest.values()), default=after)
+    newest = {row.host: row for row in (_rows(path, _TAIL) if path else ())}
+    at = max((row.t for row in newest.values()), default=after)
     ago = time.time() - at
     if at <= after or ago > _STALE:
         return after, ""
-    devices = [device for row in newest.values() for device in row["devices"]]
+    devices = [device for row in newest.values() for device in row.devices]
     parts = [f"{len(devices)} device{'s' * (len(devices) != 1)}"] if devices else []
     for name, unit in (("power", " W"), ("used", " %"), ("clock", " MHz")):
-        known = [device[name][0] for device in devices if _is_figure(device.get(name))]
+        known = [figure[0] for device in devices if (figure := getattr(device, name))]
         if known:
             low, high = min(known), max(known)
             text = f"{low:,.0f}" if f"{low:,.0f}" == f"{high:,.0f}" else f"{low:,.0f} to {high:,.0f}"
             parts.append(f"{text}{unit}")
     shares = [
-        device["memory"][0] / device["memory_total"][0]
+        device.memory[0] / device.memory_total[0]
         for device in devices
-        if _is_figure(device.get("memory")) and _is_figure(device.get("memory_total")) and device["memory_total"][0]
+        if device.memory and device.memory_total and device.memory_total[0]
     ]
     parts += [f"{100 * max(shares):.0f} % of memory"] if shares else []
-    cores = [row["now"]["cpu"][0] for row in newest.values() if _is_figure(row["now"].get("cpu"))]
+    cores = [row.now.cpu[0] for row in newest.values() if row.now.cpu]
     parts += [f"{sum(cores):.1f} cores"] if cores else []
-    own = [row["now"]["memory"][0] for row in newest.values() if _is_figure(row["now"].get("memory"))]
+    own = [row.now.memory[0] for row in newest.values() if row.now.memory]
     parts += [f"{sum(own) / 2**30:.1f} GiB on {len(newest)} host{'s' * (len(newest) != 1)}"] if own else []
     return at, f"hardware: {', '.join(parts)}, {duration(max(0.0, ago), whole=True)} ago" if parts else ""
 
@@ -103,7 +104,7 @@ def _path(run: Run) -> str:
     return str(found[0].parent / _FILE) if found and (found[0].parent / _FILE).is_file() else ""
 
 
-def _rows(path: str, tail: int) -> list[dict[str, Any]]:
+def _rows(path: str, tail: int) -> list[HardwareRow]:
     """Return the whole lines of a file, or of its last bytes, that are rows."""
     try:
         with open(path, "rb", opener=open_regular) as file:  # as above
@@ -112,43 +113,11 @@ def _rows(path: str, tail: int) -> list[dict[str, Any]]:
             lines = file.read(LARGEST).split(b"\n")
     except OSError:
         return []
-    rows: list[dict[str, Any]] = []
+    rows = []
     for line in lines:
         try:
-            row = json.loads(line) if line else None
+            row = HardwareRow.of(json.loads(line)) if line else None
         except (ValueError, RecursionError):  # torn, or begun before the last bytes; or JSON of absurd depth
             continue
-        if isinstance(row, dict) and row.get("v") == 1:
-            drop_misfits(row, _ROW)
-            if not any(row.get(name) is None for name in _ROW):
-                rows.append(row)
+        rows += [row] if row is not None else []
     return rows
-
-
-def _is_figure(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 3 and all(map(_is_number, value))
-
-
-def _is_text_or_figures(value: Any) -> bool:
-    return not isinstance(value, list) or _is_figure(value)
-
-
-# A list is a figure: its mean, its lowest and its highest value.
-_ROW: dict[str, Any] = {
-    **dict.fromkeys(("t", "s"), (int, float)),
-    "host": (str,),
-    "now": {"*": _is_text_or_figures},
-    "devices": [
-        {
-            "!": ("id",),
-            "id": (str,),
-            "joules": (int, float),
-            "throttled": {"*": (int, float)},
-            "*": _is_text_or_figures,
-        }
-    ],
-}
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in {int, float} and value - value == 0

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ezpz.track.report.charts import Axis, line_chart
 from ezpz.track.report.markup import shown
 from ezpz.track.series import Series
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from ezpz.records.hardware import DeviceFigures, HardwareRow
     from ezpz.track.report.markup import Chart
 
 _FEW = 6  # devices that have a line each; of more, the least, the mean and the most
@@ -32,28 +33,28 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 Points = dict[str, dict[float, float]]  # device or host -> seconds -> value
 
 
-def hardware_charts(rows: list[dict[str, Any]]) -> Iterator[Chart]:
+def hardware_charts(rows: Sequence[HardwareRow]) -> Iterator[Chart]:
     """Yield the charts of a run's hardware, by seconds since the first sample; none where too little is known.
 
     Args:
         rows: As `ezpz.track.hardware.read_hardware` returns them.
     """
-    if len({row["t"] for row in rows}) < 2:
+    if len({row.t for row in rows}) < 2:
         return
-    begin = rows[0]["t"] - (rows[0].get("s") or 0.0)
-    axis = Axis((0.0, max(1.0, rows[-1]["t"] - begin)), (), _BUCKETS)
+    begin = rows[0].t - rows[0].s
+    axis = Axis((0.0, max(1.0, rows[-1].t - begin)), (), _BUCKETS)
     for figure, title, unit in (*_OF_DEVICES, *_MORE_OF_DEVICES):
         points: Points = defaultdict(dict)
         for row in rows:
-            for device in row["devices"]:
-                if isinstance(device.get(figure), list):
-                    points[f"{row['host']}:{device['id']}"][row["t"] - begin] = device[figure][0] / unit
+            for device in row.devices:
+                if value := getattr(device, figure):
+                    points[f"{row.host}:{device.id}"][row.t - begin] = value[0] / unit
         yield from _chart(title, points, axis)
     for figure, title, unit in _OF_HOSTS:
         points = defaultdict(dict)
         for row in rows:
-            if isinstance(row["now"].get(figure), list):
-                points[row["host"]][row["t"] - begin] = row["now"][figure][0] / unit
+            if value := getattr(row.now, figure):
+                points[row.host][row.t - begin] = value[0] / unit
         yield from _chart(title, points, axis)
 
 
@@ -92,7 +93,7 @@ def _series(name: str, values: dict[float, float]) -> Series:
     return Series(name, np.round(np.array(seconds)), np.array([values[second] for second in seconds]))
 
 
-def hardware_map(rows: list[dict[str, Any]]) -> str:
+def hardware_map(rows: Sequence[HardwareRow]) -> str:
     """Return a coloured table of hosts by devices, with its scale and the joules of each; empty without a device.
 
     Args:
@@ -100,8 +101,8 @@ def hardware_map(rows: list[dict[str, Any]]) -> str:
     """
     sums: dict[str, dict[str, _Cell]] = defaultdict(lambda: defaultdict(_Cell))
     for row in rows:
-        for device in row["devices"]:
-            sums[row["host"]][device["id"]].add(device, row.get("s") or 0.0)
+        for device in row.devices:
+            sums[row.host][device.id].add(device, row.s)
     if not sums:
         return ""
     cells = [cell for devices in sums.values() for cell in devices.values()]
@@ -133,17 +134,17 @@ class _Cell:
         self._seconds = 0.0
         self.joules: float | None = None
 
-    def add(self, device: dict[str, Any], seconds: float) -> None:
+    def add(self, device: DeviceFigures, seconds: float) -> None:
         weight = max(seconds, 1e-3)
         self._seconds += weight
         for figure, _ in _SHOWN:
-            if isinstance(device.get(figure), list):
+            if value := getattr(device, figure):
                 before, total = self._sums.get(figure, (0.0, 0.0))
-                self._sums[figure] = before + weight, total + device[figure][0] * weight
-        for reason, share in device.get("throttled", {}).items():
+                self._sums[figure] = before + weight, total + value[0] * weight
+        for reason, share in device.throttled.items():
             self._reasons[reason] = self._reasons.get(reason, 0.0) + share * weight
-        if isinstance(device.get("joules"), (int, float)):
-            self.joules = (self.joules or 0.0) + device["joules"]
+        if device.joules is not None:
+            self.joules = (self.joules or 0.0) + device.joules
 
     def mean(self, figure: str) -> float | None:
         """Return the mean of a figure over the time in which it is known."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 
-from ezpz.files import open_closed, read_object, write_whole
+from ezpz.files import open_closed, write_whole
 from ezpz.launch.watchers import LauncherHandle, LauncherSide
 from ezpz.watch.hardware.messages import Hardware, RecordDue, TellHardware
 
@@ -417,11 +417,12 @@ def _short(value: float) -> float:
 
 def _add_to_run(folder: str, launch: str, summary: Mapping[str, Any]) -> None:
     """Add the summary to the ``run.json`` of a run whose process has ended; it must be of this launch."""
+    from ezpz.records.run import RunRecord  # not before the end of the launch
+
     path = os.path.join(folder, "run.json")
-    facts = read_object(path)
-    begun = facts.get("launch")
-    if isinstance(begun, dict) and begun.get("EZPZ_LAUNCH_ID") == launch:
+    record = RunRecord.read(path)
+    if record.launch.get("EZPZ_LAUNCH_ID") == launch:
         try:
-            write_whole(path, json.dumps({**facts, "hardware": summary}, indent=2) + "\n", closed=True)
+            write_whole(path, json.dumps({**record.raw, "hardware": summary}, indent=2) + "\n", closed=True)
         except OSError:
             pass  # the rows beside it say the same
