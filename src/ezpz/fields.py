@@ -352,6 +352,11 @@ def _taken(record: type[Record], values: tuple[Any, ...], named: dict[str, Any])
     return [{} if found[each] is EMPTY else found[each] for each in fields]
 
 
+def _fit(name: str, field: Field | None, default: Any) -> tuple[Any, ...]:
+    """Return what `as_far_as_it_fits` needs of a field: of one that fits as a whole or not at all, no `take`."""
+    return name, field, default, None if field is None or type(field).take is Field.take else field.take
+
+
 class _RecordType(type):
     """Make the annotations of a class its slots, and the values beside them its defaults, or what they may hold."""
 
@@ -372,6 +377,7 @@ class _RecordType(type):
             "CHECKS": {**(base.CHECKS if base else {}), **checks},
         }
         made: Any = super().__new__(cls, name, bases, {**namespace, **table, "__slots__": own})
+        made.FITS = tuple(_fit(each, made.CHECKS.get(each), made.DEFAULTS.get(each, _REQUIRED)) for each in names)
         made.PUTS = (*(base.PUTS if base else ()), *(made.__dict__[each].__set__ for each in own))
         return made  # type: ignore[no-any-return]  # it is a class
 
@@ -405,6 +411,7 @@ class Record(metaclass=_RecordType):
         DEFAULTS: ClassVar[dict[str, Any]]
         CHECKS: ClassVar[dict[str, Field]]
         PUTS: ClassVar[tuple[Callable[[Any, Any], None], ...]]
+        FITS: ClassVar[tuple[tuple[str, Field | None, Any, Callable[[Any, list[str], str], Any] | None], ...]]
 
     else:
 
@@ -493,21 +500,20 @@ def as_far_as_it_fits(kind: type[_R], values: dict[str, Any], wrong: list[str], 
         Malformed: One without a default is.
     """
     found = []  # a value for each field, in their order: names would cost a third more
-    for name in kind.NAMES:
-        field = kind.CHECKS.get(name)
+    for name, field, default, take in kind.FITS:
         if field is None:
-            found.append(values if name == "raw" else kind.DEFAULTS[name])
+            found.append(values if name == "raw" else default)
             continue
         value = values.get(name)
         if value is not None:
             try:
-                found.append(field.take(value, wrong, place + name))
+                found.append(field.check(value) if take is None else take(value, wrong, place + name))
                 continue
             except Malformed:
-                if field.default is _REQUIRED:
+                if default is _REQUIRED:
                     raise
                 wrong.append(place + name)
-        elif field.default is _REQUIRED:
+        elif default is _REQUIRED:
             raise Malformed(f"{kind.__name__} lacks {name}")
-        found.append({} if field.default is EMPTY else field.default)
+        found.append({} if default is EMPTY else default)
     return kind(*found)

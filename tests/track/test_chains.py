@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from ezpz.cli import runs as runs_verb
+from ezpz.records.run import RunRecord
 from ezpz.track.chains import chain_of, in_words, run_folders
 
 
@@ -28,8 +29,12 @@ def make_chain(tmp_path, monkeypatch):
     return make
 
 
+def of_run(launch):
+    return chain_of(RunRecord.of({"launch": launch}))
+
+
 def told(folder):
-    return in_words(chain_of({"launch": {"EZPZ_CHAIN": str(folder)}}))
+    return in_words(of_run({"EZPZ_CHAIN": str(folder)}))
 
 
 ROWS = [{"job": "1", "run": "/runs/a"}, {"job": "2", "run": "/runs/a"}, {"job": "3", "run": "/runs/b"}]
@@ -60,8 +65,8 @@ def test_damaged_files_are_no_failure_nor_a_run_of_no_chain_or_one_that_is_gone(
             (folder / "jobs.json").write_text(text)
             assert told(folder).startswith("chain: job ")
             assert run_folders(folder) == []
-    assert chain_of({}) is None
-    assert chain_of({"launch": {"EZPZ_CHAIN": str(tmp_path / "gone")}}) is None
+    assert of_run({}) is None
+    assert of_run({"EZPZ_CHAIN": str(tmp_path / "gone")}) is None
 
 
 def test_a_running_job_is_known_by_the_record_of_its_launch(make_chain, tmp_path):
@@ -72,8 +77,7 @@ def test_a_running_job_is_known_by_the_record_of_its_launch(make_chain, tmp_path
         fields = {"launch_id": f"0000000{number}", "chain": {"folder": str(chain), "job": "4"}, "run_folder": run}
         (record / "run.json").write_text(json.dumps(fields))
     assert list(map(str, run_folders(folder))) == ["/runs/a", "/runs/b", "/runs/c"]
-    facts = {"launch": {"EZPZ_LAUNCH_ID": "00000000"}}
-    assert chain_of(facts)["folder"] == str(folder)
+    assert of_run({"EZPZ_LAUNCH_ID": "00000000"})["folder"] == str(folder)
 
 
 def test_a_chain_without_a_run_is_refused(make_chain, capsys):

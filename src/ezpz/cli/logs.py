@@ -13,8 +13,9 @@ from ezpz.cluster.my_jobs import my_jobs, scheduler_questions, user_name
 from ezpz.errors import UsageError
 from ezpz.files import inside, open_regular, read_object, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
+from ezpz.records.run import RunRecord
 from ezpz.register import as_here, heads, named, of_record, recorded
-from ezpz.track.launches import find_launch, launch_id_of
+from ezpz.track.launches import find_launch
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -199,7 +200,7 @@ def _of_run(word: str) -> str:
         from ezpz.track.terminal.choice import run_named
 
         own = read_object(run_named(word) / "run.json")
-    launch = launch_id_of(own)
+    launch = RunRecord.of(own).launch_id
     found = find_launch(launch) if launch else None
     if found is not None:
         return str(found[0].parent.resolve())

@@ -193,7 +193,7 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         "name": run.name,
         "state": run.state,
         "cause": _cause(run),
-        "chain": chain_of(run.facts),
+        "chain": chain_of(record),
         "findings": [redact_text(finding.text) for finding in record.findings if finding.text],
         "started": record.started_at or begun,
         "ended": ended,

@@ -15,8 +15,9 @@ from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
 from ezpz.files import read_bytes, read_object, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
+from ezpz.records.run import RunRecord
 from ezpz.register import heads, main_folder
-from ezpz.track.launches import find_launch, launch_id_of
+from ezpz.track.launches import find_launch
 from ezpz.track.quantities import duration
 from ezpz.track.startup import STAGES, Startup, changes, delays, median, read_startup
 from ezpz.track.terminal.screen import say
@@ -116,7 +117,7 @@ def _read(path: Path) -> _Launch | _Log:
         launch.refuse_newer(record)
         return _launch(record, launch)
     if path.is_dir() or fields:
-        launch_id = launch_id_of(fields)
+        launch_id = RunRecord.of(fields).launch_id
         kept = find_launch(launch_id) if launch_id else None
         if kept is None:
             why = "its launch's record is not kept here any more" if launch_id else "it names no launch"

@@ -15,8 +15,9 @@ from ezpz.errors import EzpzError, MachineError, UsageError
 from ezpz.fields import replace
 from ezpz.files import read_object, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
+from ezpz.records.run import RunRecord
 from ezpz.register import SHORTEST, as_here, main_folder, named, of_record, recorded
-from ezpz.track.launches import find_launch, launch_id_of
+from ezpz.track.launches import find_launch
 from ezpz.track.quantities import duration
 from ezpz.visible import show, visible
 from ezpz.why import Certainty, Facts, diagnose
@@ -109,7 +110,7 @@ def _of_path(path: Path) -> Facts:
         )
     if "launch_id" in fields:
         return _of_launch(folder.absolute())
-    launch_id = launch_id_of(fields)
+    launch_id = RunRecord.of(fields).launch_id
     kept = find_launch(launch_id) if launch_id else None
     return _of_launch(kept[0].parent, str(folder.absolute())) if kept else Facts.read("", str(folder.absolute()))
 

@@ -9,54 +9,49 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ezpz.files import read_object, read_text
+from ezpz.files import read_text
+from ezpz.records.chain import CHAIN, JOBS, VERDICT, ChainJobs, ChainLimits
 from ezpz.records.launch import LaunchRecord
 from ezpz.register import heads
-from ezpz.track.launches import find_launch, launch_id_of
+from ezpz.track.launches import find_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-_LIMITS, _JOBS, _VERDICT = "chain.json", "jobs.json", "verdict"
+    from ezpz.records.run import RunRecord
 
 
 def is_chain(folder: Path) -> bool:
     """Tell whether a folder is that of a chain."""
-    return (folder / _LIMITS).is_file()
+    return (folder / CHAIN).is_file()
 
 
-def chain_of(facts: dict[str, Any]) -> dict[str, Any] | None:
+def chain_of(run: RunRecord) -> dict[str, Any] | None:
     """Return the state of the chain to which a run belongs; None where it belongs to none, or that is gone.
 
     Args:
-        facts: The ``run.json`` of the run.
+        run: The ``run.json`` of the run.
 
     Returns:
         ``folder``; ``job``, how many jobs have begun; ``jobs``, how many there may be; ``waiting``, ids of the jobs in
         the queue; ``verdict``, empty while a job trains.
     """
-    folder = _folder_of(facts)
-    limits = read_object(Path(folder, _LIMITS)) if folder else {}
-    if not limits:
+    folder = _folder_of(run)
+    limits = ChainLimits.read(Path(folder, CHAIN)) if folder else ChainLimits()
+    if not limits.raw:
         return None
-    known = read_object(Path(folder, _JOBS))
-    begun = _rows(known)
-    ids = limits.get("ids") if limits.get("queued_at_once") else None
-    waiting = known.get("waiting") or ids
-    verdict = (read_text(Path(folder, _VERDICT)) or "").strip().partition("\n")[0]
-    started = {str(row.get("job")) for row in begun}
+    known = ChainJobs.read(Path(folder, JOBS))
+    verdict = (read_text(Path(folder, VERDICT)) or "").strip().partition("\n")[0]
     over = verdict not in {"", "again"}  # what waits then was cancelled
+    waiting = known.waiting or (limits.ids if limits.queued_at_once and not over else ())
+    begun = {row.job for row in known.jobs}
     return {
         "folder": folder,
-        "job": len(begun),
-        "jobs": limits.get("jobs"),
-        "waiting": [
-            str(job)
-            for job in (waiting if isinstance(waiting, list) and not (over and waiting is ids) else ())
-            if str(job) not in started
-        ],
+        "job": len(known.jobs),
+        "jobs": limits.jobs,
+        "waiting": [job for job in waiting if job not in begun],
         "verdict": verdict,
     }
 
@@ -74,8 +69,7 @@ def run_folders(folder: Path) -> list[Path]:
 
     A job tells its run folder at its end; that of one that runs, or was killed, is found by the record of its launch.
     """
-    rows = _rows(read_object(folder / _JOBS))
-    found = {str(row.get("job")): str(row.get("run") or "") for row in rows}
+    found = {row.job: row.run for row in ChainJobs.read(folder / JOBS).jobs}
     if not all(found.values()):
         here = os.path.realpath(folder)
         for head in heads():
@@ -86,14 +80,7 @@ def run_folders(folder: Path) -> list[Path]:
     return [Path(run) for run in dict.fromkeys(found.values()) if run]
 
 
-def _folder_of(facts: dict[str, Any]) -> str:
-    launch = facts.get("launch")
-    named = str(launch.get("EZPZ_CHAIN") or "") if isinstance(launch, dict) else ""
-    launch_id = "" if named else launch_id_of(facts)
-    found = find_launch(launch_id) if launch_id else None
+def _folder_of(run: RunRecord) -> str:
+    named = run.launch.get("EZPZ_CHAIN", "")
+    found = find_launch(run.launch_id) if run.launch_id and not named else None
     return named or (found[1].chain.folder if found else "")
-
-
-def _rows(known: Mapping[str, Any]) -> list[dict[str, Any]]:
-    rows = known.get("jobs")
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

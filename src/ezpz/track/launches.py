@@ -14,7 +14,7 @@ from ezpz.why.engine import says_more
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from typing import Any
+    from ezpz.records.run import RunRecord
 
 _HOSTS = 4  # of an attempt that are named
 _DECIDES = 300.0  # seconds: a probe, memory that is waited for, and a pause are over by then
@@ -66,24 +66,23 @@ def _cause_in(launch: LaunchRecord) -> tuple[Failure, str]:
     return cause, text
 
 
-def failed_elsewhere(facts: dict[str, Any], folder: Path) -> str:
+def failed_elsewhere(run: RunRecord, folder: Path) -> str:
     """Return the failure of another rank than 0 that ended the launch of a run, as one line; empty where none did.
 
     Rank 0 records the run, and may have ended well before it, or have been stopped for it.
 
     Args:
-        facts: The ``run.json`` of the run, which has ended.
+        run: The ``run.json`` of the run, which has ended.
         folder: The run folder.
     """
-    launch_id = launch_id_of(facts)
-    found = find_launch(launch_id) if launch_id else None
+    found = find_launch(run.launch_id) if run.launch_id else None
     launch = found[1] if found else LaunchRecord()
     cause, text = _cause_in(launch)
     if not cause.rank:
         return ""
     newest = launch.run_folder
     # A program that makes several runs may have finished this one before.
-    is_older = facts.get("state") == "finished" and newest and not _is_same(newest, folder)
+    is_older = run.state == "finished" and newest and not _is_same(newest, folder)
     return "" if is_older else text
 
 
@@ -135,9 +134,3 @@ def attempt_of(launch_id: str, now: float) -> Attempt | None:
         host=newest.host,
         newest=newest.launch_id,
     )
-
-
-def launch_id_of(facts: dict[str, Any]) -> str:
-    """Return the id of the launch that a run names in its ``run.json``; empty where it was started without one."""
-    launch = facts.get("launch")
-    return str((launch.get("EZPZ_LAUNCH_ID") or launch.get("launch_id") or "") if isinstance(launch, dict) else "")

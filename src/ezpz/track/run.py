@@ -158,11 +158,10 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
             f"no run in {path} (from the command line): it has no metrics.jsonl; expected a run folder. {near}"
         )
     state, cause = _state(path, record)
-    facts = dict(record.raw)
-    elsewhere = failed_elsewhere(facts, path) if state in {"finished", "exited", "stopped", "failed"} else ""
+    elsewhere = failed_elsewhere(record, path) if state in {"finished", "exited", "stopped", "failed"} else ""
     state, cause = ("failed", elsewhere) if elsewhere else (state, cause)
     cause = redact_text(cause) if cause else ""  # an older ezpz may have written it
-    run = Run(path, facts, record.name or path.name, state, cause)
+    run = Run(path, dict(record.raw), record.name or path.name, state, cause)
     run.record = record
     return run
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ezpz.files import read_bytes
-from ezpz.track.launches import find_launch, launch_id_of
+from ezpz.track.launches import find_launch
 from ezpz.track.quantities import duration
 from ezpz.track.report.markup import shown
 from ezpz.track.report.tables import Part
@@ -23,10 +23,9 @@ _VERSION = 1
 
 def lags_part(run: Run) -> Part:
     """Return the map of a run's launch, or why there is none; nothing of a run without other ranks or a launch."""
-    ranks = run.facts.get("ranks")
-    world = ranks.get("world_size") if isinstance(ranks, dict) else None
-    launch = launch_id_of(run.facts) if run.folder.is_absolute() else ""  # a public report does not know where it is
-    if not launch or not isinstance(world, int) or world < 2:
+    world = run.record.ranks.world_size
+    launch = run.record.launch_id if run.folder.is_absolute() else ""  # a public report does not know where it is
+    if not launch or world is None or world < 2:
         return Part("lags", "Arrival at collectives", "")
     found = find_launch(launch)
     windows = _windows(found[0].parent / _FILE) if found else []
