@@ -7,15 +7,29 @@ import sys
 from pathlib import Path
 
 from ezpz import fields
+from ezpz.records.chain import ChainJobs, ChainLimits, ChainSave
 from ezpz.records.collectives import CollectivesRecord
+from ezpz.records.hardware import HardwareRow
+from ezpz.records.journal import JournalRow, OverRanks, SeenBySteps
 from ezpz.records.launch import LaunchRecord
+from ezpz.records.lease import LeaseEntry
+from ezpz.records.run import RunRecord
 from ezpz.records.stored import Stored
 
 PAGE = Path(__file__).parent / "files.md"
 BEGIN, END = "<!-- fields: python docs/record_fields.py writes them -->", "<!-- end of fields -->"
 RECORDS = (
+    ("`run.json` of a run", RunRecord),
+    ("A line of `metrics.jsonl`", JournalRow),
+    ("`m` of a line of the kind `ranks`", OverRanks),
+    ("`m` of a line of the kind `seen`", SeenBySteps),
+    ("A line of `hardware.jsonl`", HardwareRow),
     ("`run.json` of a launch", LaunchRecord),
     ("`collectives.json` of a launch", CollectivesRecord),
+    ("`chain.json`", ChainLimits),
+    ("`jobs.json`", ChainJobs),
+    ("`saved.json`", ChainSave),
+    ("`lease-<n>`", LeaseEntry),
 )
 _KINDS = {fields.Number: "integer", fields.Real: "number", fields.Text: "string", fields.Flag: "boolean"}
 
@@ -66,6 +80,8 @@ def _type(field: fields.Field) -> str:
         return {dict: "object", list: "list"}.get(field.kind, "any")
     if isinstance(field, fields.Pair):
         return "two integers"
+    if isinstance(field, fields.Row):
+        return f"list of {', '.join(map(_type, field.fields))}"
     return _KINDS.get(type(field), "object")
 
 

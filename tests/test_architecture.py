@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "errors": {"visible"},
     "fields": set(),
     "files": {"errors"},
-    "lease": {"files"},
+    "lease": {"files", "records"},
     "interpreter": set(),
     "interrupt": set(),
     "local_socket": set(),

@@ -18,7 +18,8 @@ import json
 import os
 import re
 
-from ezpz.files import open_regular, read_object, write_whole
+from ezpz.files import open_regular, write_whole
+from ezpz.records.lease import LeaseEntry
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Lease:
     def is_ours(self) -> bool:
         """Tell whether no other has taken it: one that was not renewed for long may be lost."""
         path, entry = holder(os.path.dirname(self.path))
-        return path == self.path and entry.get("token") == self._entry["token"]
+        return path == self.path and entry.token == self._entry["token"]
 
     def give_back(self) -> None:
         """Let the next one take it at once."""
@@ -59,11 +60,11 @@ class Lease:
                 _write(self.path, {**self._entry, "given_back": True})
 
 
-def holder(folder: str) -> tuple[str, dict[str, Any]]:
+def holder(folder: str) -> tuple[str, LeaseEntry]:
     """Return the path of the lease that counts and what it says; both empty where there is none."""
     numbers = _numbers(folder)
     path = os.path.join(folder, f"lease-{numbers[-1]:06}") if numbers else ""
-    return path, read_object(path) if path else {}
+    return path, LeaseEntry.read(path) if path else LeaseEntry()
 
 
 def renewed(path: str) -> float:
@@ -94,7 +95,7 @@ def age(path: str) -> float:
 
 
 def take(
-    folder: str, entry: dict[str, Any], wait_until_void: Callable[[str, dict[str, Any]], object], kind: type[_Kind]
+    folder: str, entry: dict[str, Any], wait_until_void: Callable[[str, LeaseEntry], object], kind: type[_Kind]
 ) -> _Kind:
     """Take the lease of a folder.
 
@@ -111,7 +112,7 @@ def take(
     entry = {**entry, "token": os.urandom(8).hex()}
     while True:
         path, held = holder(folder)
-        if path and not held.get("given_back"):
+        if path and not held.given_back:
             wait_until_void(path, held)
         taken = _take_next(folder, path, entry)
         if taken:
@@ -126,7 +127,7 @@ def _take_next(folder: str, path: str, entry: dict[str, Any]) -> str:
     try:
         _link(draft, mine)
     except FileExistsError:
-        if read_object(mine).get("token") != entry["token"]:  # NFS may report a link that it has made as there already
+        if LeaseEntry.read(mine).token != entry["token"]:  # NFS may report a link that it has made as there already
             return ""
     finally:
         os.unlink(draft)

@@ -77,7 +77,7 @@ FIRST_SOURCES = [
 def test_the_first_source_that_tells_decides_and_no_process_is_started(subtests):
     for environ, expected in FIRST_SOURCES:
         with subtests.test(**environ):
-            assert count_devices(environ, nothing, never)[:3] == expected
+            assert tuple(count_devices(environ, nothing, never))[:3] == expected
 
 
 DISAGREEMENT = [
@@ -179,22 +179,22 @@ SPEAKING = [
 def test_only_a_host_of_the_job_speaks_for_the_job(subtests):
     for environ, allocation, where, expected in SPEAKING:
         with subtests.test(hosts=allocation.hosts, **environ):
-            assert count_devices(environ, where.get, lambda _: SMI, allocation, POLARIS)[:3] == expected
+            assert tuple(count_devices(environ, where.get, lambda _: SMI, allocation, POLARIS))[:3] == expected
 
 
 def test_the_site_knows_whose_devices_slurm_counts_on_other_hosts():
     found = count_devices({"SLURM_GPUS_PER_NODE": "6"}, ON_LOGIN.get, never, job("n1"), AURORA)
-    assert found[:3] == (6, "xpu", "SLURM_GPUS_PER_NODE")
-    assert count_devices({}, ON_LOGIN.get, never, job("n1"), AURORA)[:3] == (12, "xpu", "site aurora")
+    assert tuple(found)[:3] == (6, "xpu", "SLURM_GPUS_PER_NODE")
+    assert tuple(count_devices({}, ON_LOGIN.get, never, job("n1"), AURORA))[:3] == (12, "xpu", "site aurora")
 
 
 def test_this_hosts_devices_speak_for_others_only_with_a_note():
     for machine in (None, CPUS):
         found = count_devices({}, (ON_LOGIN | NVIDIA).get, lambda _: SMI, job("n1"), machine)
-        assert found[:3] == (2, "cuda", "nvidia-smi -L")
+        assert tuple(found)[:3] == (2, "cuda", "nvidia-smi -L")
         assert "of which this is none; its devices were counted" in found.notes[0]
     found = count_devices({}, ON_LOGIN.get, never, job("n1"))
-    assert found[:3] == (0, "cpu", NONE)
+    assert tuple(found)[:3] == (0, "cpu", NONE)
     assert "of which this is none; none are assumed" in found.notes[0]
 
 
@@ -207,10 +207,10 @@ def test_a_host_of_the_job_without_the_sites_devices_is_noted():
 def test_the_site_stands_in_where_a_driver_is_there_but_nobody_tells():
     files = {"/proc/driver/nvidia/version": "NVRM version: NVIDIA"}
     found = count_devices({}, files.get, nothing, None, POLARIS)
-    assert found[:3] == (4, "cuda", "site polaris")
+    assert tuple(found)[:3] == (4, "cuda", "site polaris")
     assert "nvidia-smi -L is missing, failed or took too long" in found.notes[0]
     found = count_devices({}, files.get, nothing)
-    assert found[:3] == (0, "cpu", "nvidia-smi -L")
+    assert tuple(found)[:3] == (0, "cpu", "nvidia-smi -L")
     assert "export EZPZ_NGPU_PER_HOST=N" in found.notes[0]
 
 
@@ -219,13 +219,13 @@ def test_slurms_variables_are_not_of_another_schedulers_job(subtests):
         with subtests.test(scheduler=scheduler):
             environ = {"SLURM_GPUS_ON_NODE": "8"}
             found = count_devices(environ, (ON_N1 | NVIDIA).get, lambda _: SMI, job("n1", scheduler=scheduler))
-            assert found[:3] == (2, "cuda", "nvidia-smi -L")
+            assert tuple(found)[:3] == (2, "cuda", "nvidia-smi -L")
             assert found.notes[0].startswith("SLURM_GPUS_ON_NODE=8 is not of")
 
 
 def test_a_recorded_slurm_job_tells_its_grant():
     record = json.loads((DATA / "environments/slurm-batch-gpus.json").read_text())
-    assert count_devices(record["env"], nothing, never)[:3] == (4, "cuda", "SLURM_GPUS_ON_NODE")
+    assert tuple(count_devices(record["env"], nothing, never))[:3] == (4, "cuda", "SLURM_GPUS_ON_NODE")
 
 
 def test_every_vendor_is_written_down():
@@ -239,7 +239,7 @@ def test_every_vendor_is_written_down():
 
 
 def test_the_answer_has_four_fields_of_which_the_notes_may_be_left_out():
-    assert Devices(4, "cuda", "test") == (4, "cuda", "test", ())
+    assert tuple(Devices(4, "cuda", "test")) == (4, "cuda", "test", ())
 
 
 def test_this_machine_answers_quickly():
@@ -265,9 +265,9 @@ def test_what_the_schedulers_commands_told_counts_where_its_variables_say_nothin
     for scheduler in ("slurm", "pbs", "flux"):
         with subtests.test(scheduler=scheduler):
             found = count_devices({}, nothing, nothing, job("n01", scheduler=scheduler, devices=3))
-            assert found[:3] == (3, "cuda", "qstat -f 12")
+            assert tuple(found)[:3] == (3, "cuda", "qstat -f 12")
 
 
 def test_slurms_variable_comes_before_its_command():
     found = count_devices({"SLURM_GPUS_PER_NODE": "a100:2"}, nothing, nothing, job("n01", devices=3))
-    assert found[:3] == (2, "cuda", "SLURM_GPUS_PER_NODE")
+    assert tuple(found)[:3] == (2, "cuda", "SLURM_GPUS_PER_NODE")

@@ -124,7 +124,7 @@ def test_an_unknown_wish_is_told_with_the_nearest_names():
 
 
 def test_an_unknown_machine_is_an_ordinary_answer():
-    assert recognise({}, files()) == (None, "no site's variables or host names")
+    assert tuple(recognise({}, files())) == (None, "no site's variables or host names")
 
 
 def test_variables_of_two_sites_are_an_error_that_says_what_to_type():
@@ -211,7 +211,7 @@ hosts = ["den[0-9]"]
     assert (sites["polaris"].origins["modules"], sites["polaris"].origins["conda"]) == (FILE, PACKAGED)
     assert list(sites)[-1] == "den"
     assert [site.name for site in sites.values() if site.is_users] == ["polaris", "den"]
-    assert recognise(HOME, files("den4", own))[1] == "the host name den4"
+    assert recognise(HOME, files("den4", own)).origin == "the host name den4"
     assert load({}, files(own=own)).keys() == packaged.keys()
 
 

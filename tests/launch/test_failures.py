@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from ezpz.fields import replace
 from ezpz.launch.choice import Choice
 from ezpz.launch.messages import Finished, Mismatch, Up
 from ezpz.launch.placement import Placement
@@ -150,7 +151,7 @@ def test_the_end_of_the_screen_has_the_other_failures_and_the_causes_words_once(
     outcome = Outcome(cause=cause, failures=[cause, other])
     assert last_words(outcome, 0) == ["ezpz: failed as well, later: rank 0 exited with code 5", "Traceback\nValueError"]
     assert last_words(Outcome(), 0) == []
-    shown = Outcome(cause=cause._replace(shown=True))
+    shown = Outcome(cause=replace(cause, shown=True))
     assert last_words(shown, 100) == []
     assert last_words(shown, 10_000) == ["Traceback\nValueError"]
 
@@ -177,7 +178,7 @@ def test_the_last_words_are_kept_where_no_log_is(tmp_path):
     path = log_of(said, "", str(tmp_path))
     assert (path, (tmp_path / "rank-3.log").read_text()) == (str(tmp_path / "rank-3.log"), "boom\n")
     assert log_of(said, "/logs", str(tmp_path)) == "/logs/rank-3.log"
-    assert log_of(said, "", "/no/such/folder") == log_of(said._replace(words=""), "", str(tmp_path)) == ""
+    assert log_of(said, "", "/no/such/folder") == log_of(replace(said, words=""), "", str(tmp_path)) == ""
 
 
 @pytest.fixture

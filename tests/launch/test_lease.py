@@ -38,7 +38,7 @@ def test_a_lease_is_void_when_its_job_is_over_and_silent_or_after_long(tmp_path)
     os.utime(lease.path, (now, now - leases.SILENT - 1))
     with pytest.raises(leases.HeldError):
         leases.take(str(tmp_path), entry("2"), lambda _: False)
-    second = leases.take(str(tmp_path), entry("2"), lambda held: held["job"] == "1")
+    second = leases.take(str(tmp_path), entry("2"), lambda held: held.job == "1")
     os.utime(second.path, (now, now - leases.VOID - 1))
     assert leases.take(str(tmp_path), entry("3"), lambda _: False).is_ours()
     assert not second.is_ours()

@@ -32,7 +32,7 @@ def test_what_is_no_list_of_devices_is_refused(subtests):
 
 
 def test_devices_are_chosen_among_the_visible_ones():
-    assert chosen_devices(FOUR, ("2", "3"))[:3] == (2, "cuda", "--devices")
+    assert tuple(chosen_devices(FOUR, ("2", "3")))[:3] == (2, "cuda", "--devices")
     with pytest.raises(UsageError, match=r"no device 4 \(from --devices 1,4\): 4 are visible \(SLURM_GPUS_ON_NODE\)"):
         chosen_devices(FOUR, ("1", "4"))
     with pytest.raises(UsageError, match=r"cpu devices have no mask"):

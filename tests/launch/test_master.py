@@ -20,19 +20,19 @@ OTHERS = Placement(("192.0.2.7", "192.0.2.8"), (1, 1), "--hosts")
 
 
 def test_on_one_host_the_ranks_meet_on_loopback():
-    assert choose_address(HERE, {}, None)[:2] == ("127.0.0.1", "all ranks are here")
+    assert tuple(choose_address(HERE, {}, None))[:2] == ("127.0.0.1", "all ranks are here")
     assert choose_address(HERE, {"MASTER_ADDR": "10.0.0.1"}, None).address == "10.0.0.1"
     assert choose_address(HERE, {"MASTER_ADDR": "10.0.0.1", "RANK": "0"}, None).address == "127.0.0.1"
 
 
 def test_on_several_hosts_it_is_the_first_one():
-    assert choose_address(OTHERS, {}, None)[:2] == ("192.0.2.7", "first host")
-    assert choose_address(OTHERS, {"MASTER_ADDR": "192.0.2.9"}, None)[:2] == ("192.0.2.9", "MASTER_ADDR")
+    assert tuple(choose_address(OTHERS, {}, None))[:2] == ("192.0.2.7", "first host")
+    assert tuple(choose_address(OTHERS, {"MASTER_ADDR": "192.0.2.9"}, None))[:2] == ("192.0.2.9", "MASTER_ADDR")
 
 
 def test_a_site_names_hosts_by_its_own_rule_and_a_name_that_is_unknown_here_is_told():
     site = Site("toy", "pbs", recognise=Recognise(), address="{ip}")
-    assert choose_address(OTHERS, {}, site)[:2] == ("192.0.2.7", "first host")
+    assert tuple(choose_address(OTHERS, {}, site))[:2] == ("192.0.2.7", "first host")
     site = Site("toy", "pbs", recognise=Recognise(), address="{short}.hsn.invalid")
     address = choose_address(OTHERS, {}, site)
     assert address.address == "192.0.2.7"

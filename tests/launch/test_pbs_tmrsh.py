@@ -245,8 +245,8 @@ def test_only_a_process_of_this_job_counts_the_eldest_first(processes, tmp_path)
     assert (problem, pid) == (none, 0)
     eldest = processes(**{**whole, "PBS_JOBID": mine, "OTHER": "PBS_NODEFILE=/x"})
     processes(**{**whole, "PBS_JOBID": mine})
-    assert pbs.reach(shell, mine) == ("", eldest)
-    assert pbs.reach({**shell, **whole}, mine) == ("", 0)
+    assert tuple(pbs.reach(shell, mine)) == ("", eldest)
+    assert tuple(pbs.reach({**shell, **whole}, mine)) == ("", 0)
     assert pbs.reach({"PATH": "/nowhere", **whole}, mine).problem == "no pbs_tmrsh on PATH"
     (tmp_path / "nodes").unlink()
     first = f"pbs_tmrsh works on the job's first host alone, which has {tmp_path}/nodes"

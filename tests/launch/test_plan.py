@@ -11,6 +11,7 @@ import pytest
 
 from ezpz.cluster import Allocation
 from ezpz.cluster.site import Recognise, Site
+from ezpz.fields import as_dict
 from ezpz.launch import LaunchPlan, Placement, entry, master
 from ezpz.launch.binding import Binding, choose_binding
 from ezpz.launch.choice import Choice
@@ -214,8 +215,7 @@ def test_what_is_shown_is_what_is_started(monkeypatch, tmp_path, capsys, flavour
         text = capsys.readouterr().out
         if option == "--json":
             shown = json.loads(text)
-            variables = {name: (each["value"], each["origin"]) for name, each in shown["variables"].items()}
-            assert variables == dict(second.variables)
+            assert shown["variables"] == {name: as_dict(each) for name, each in second.variables.items()}
             assert shown["argv"] == (second.argv() if flavour_words else None)
             assert shown["lines"] == second.lines()
             assert shown["unset"] == dict(second.communication.unset)

@@ -217,9 +217,9 @@ def count(number, environ, answers=None):
 
 def test_the_option_outranks_every_count_and_is_the_origin():
     environ = {"EZPZ_NGPU_PER_HOST": "2", "TORCH_DEVICE": "xpu"}
-    assert count(3, environ)[:3] == (3, "xpu", "--devices-per-host")
-    assert count(0, environ)[:3] == (0, "cpu", "--devices-per-host")
-    assert count(None, environ)[:3] == (2, "xpu", "EZPZ_NGPU_PER_HOST")
+    assert tuple(count(3, environ))[:3] == (3, "xpu", "--devices-per-host")
+    assert tuple(count(0, environ))[:3] == (0, "cpu", "--devices-per-host")
+    assert tuple(count(None, environ))[:3] == (2, "xpu", "EZPZ_NGPU_PER_HOST")
 
 
 def test_notes_name_the_option_and_not_the_variable_that_the_user_never_set():

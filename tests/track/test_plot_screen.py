@@ -48,7 +48,7 @@ def test_the_users_width_stands_above_columns_above_the_terminal_above_100(termi
     assert look(stdout_file).width == PIPED == 100
     assert look(stdout_file, piped=75).width == 75
     stream = terminal(40, 132)
-    assert look(stream)[:2] == (132, 40)
+    assert tuple(look(stream))[:2] == (132, 40)
     monkeypatch.setenv("COLUMNS", "90")
     assert look(stream).width == look(stdout_file).width == 90
     assert look(stream, width=50).width == 50
@@ -60,7 +60,7 @@ def test_the_users_width_stands_above_columns_above_the_terminal_above_100(termi
 
 
 def test_colour_needs_a_terminal_that_has_a_size(terminal, stdout_file, monkeypatch):
-    assert look(terminal(0, 0))[:2] == (100, 0)
+    assert tuple(look(terminal(0, 0)))[:2] == (100, 0)
     assert look(terminal(24, 80)).color
     assert not look(stdout_file).color
     monkeypatch.setenv("NO_COLOR", "1")

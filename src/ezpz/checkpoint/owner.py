@@ -20,12 +20,15 @@ import threading
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ezpz import lease, proc
 from ezpz.errors import EzpzError, UsageError
 from ezpz.files import make_closed_folder
 from ezpz.track.writer_lock import birth
+
+if TYPE_CHECKING:
+    from ezpz.records.lease import LeaseEntry
 
 __all__ = ["EVERY", "SILENT", "claim"]
 
@@ -104,20 +107,20 @@ def _machine() -> str:
     return f"{boot} {proc.link('self', 'ns/pid')}" if boot else os.uname().nodename
 
 
-def _is_gone(held: dict[str, Any], folder: Path) -> bool | None:
+def _is_gone(held: LeaseEntry, folder: Path) -> bool | None:
     """Tell whether the holder of a folder's lease has ended; None where that cannot be told."""
-    pid, own = held.get("pid"), _origin()
-    if held.get("machine") == _machine() and isinstance(pid, int):
-        if pid == os.getpid() and birth(pid) == held.get("birth"):  # ours, from before the folder was renamed
+    pid, own = held.pid, _origin()
+    if held.machine == _machine() and pid is not None:
+        if pid == os.getpid() and birth(pid) == held.birth:  # ours, from before the folder was renamed
             return True
-        process, is_copy = proc.stat(pid), held.get("inode") != folder.stat().st_ino  # of the folder of a living run
-        return is_copy or (process is not None and process.is_dead) or birth(pid) != held.get("birth")
-    is_next_job = own["chain"] and held.get("chain") == own["chain"] and held.get("job") != own["job"]
-    is_next_attempt = own["launch"] and held.get("launch") == own["launch"] and held.get("attempt") != own["attempt"]
+        process, is_copy = proc.stat(pid), held.inode != folder.stat().st_ino  # of the folder of a living run
+        return is_copy or (process is not None and process.is_dead) or birth(pid) != held.birth
+    is_next_job = own["chain"] and held.chain == own["chain"] and held.job != own["job"]
+    is_next_attempt = own["launch"] and held.launch == own["launch"] and held.attempt != own["attempt"]
     return True if is_next_job or is_next_attempt else None
 
 
-def _wait_until_void(path: str, held: dict[str, Any]) -> None:
+def _wait_until_void(path: str, held: LeaseEntry) -> None:
     gone = _is_gone(held, Path(path).parent)
     if gone:
         return
@@ -130,15 +133,13 @@ def _wait_until_void(path: str, held: dict[str, Any]) -> None:
     except OSError:  # a newer one has come in its place
         return
     seconds = max(0.0, lease.age(path))
-    raise lease.HeldError(
-        f"{_who(held)} saves there since {held.get('since')}, and has renewed {path} {seconds:.0f} s ago"
-    )
+    raise lease.HeldError(f"{_who(held)} saves there since {held.since}, and has renewed {path} {seconds:.0f} s ago")
 
 
-def _who(held: dict[str, Any]) -> str:
+def _who(held: LeaseEntry) -> str:
     """Name the holder of a lease by its job, where it has one, else by its process."""
-    job, host = held.get("job"), held.get("host") or "an unknown host"
-    return f"job {job} on {host}" if job else f"process {held.get('pid') or 'unknown'} on {host}"
+    host = held.host or "an unknown host"
+    return f"job {held.job} on {host}" if held.job else f"process {held.pid or 'unknown'} on {host}"
 
 
 def _renew() -> None:

@@ -28,18 +28,20 @@ from ezpz.cluster.jobs import ask, cancel, submit
 from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError, LaunchError, UsageError
 from ezpz.fields import replace
-from ezpz.files import read_bytes, read_object, read_text, write_whole
+from ezpz.files import read_bytes, read_text, write_whole
 from ezpz.launch.chain_verdict import AGAIN, DONE, STOP, UNDECIDED, Ending, is_from_outside, read, verdict
 from ezpz.launch.decision import Clock
 from ezpz.launch.lease import HeldError, Lease, kept, take
+from ezpz.records.chain import CHAIN, JOBS, SAVED, VERDICT, ChainJob, ChainJobs, ChainLimits, ChainSave
 from ezpz.records.launch import Failure, LaunchRecord
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from ezpz.cluster.job_state import Call
+    from ezpz.records.lease import LeaseEntry
 
 __all__ = ["VARIABLE", "Chain", "note_save", "run_in_chain", "stop_chain_of"]
 
@@ -48,7 +50,7 @@ _PATIENCE = 10.0  # seconds for chain.json: a job may begin before `ezpz submit`
 _LOOK = 0.2  # seconds
 _LONGEST_REASON = 200  # characters of a file STOP
 _TO_CANCEL = 5.0  # seconds for the jobs that wait, in one that starts and must end at once
-_LIMITS, _JOBS, _SAVED, _VERDICT, _STOP_FILE = "chain.json", "jobs.json", "saved.json", "verdict", "STOP"
+_STOP_FILE = "STOP"
 
 
 def run_in_chain(
@@ -96,9 +98,9 @@ def note_save(folder: str, step: int) -> None:
     with contextlib.suppress(OSError):
         if lease is None or not lease.is_ours():  # of a launch in a rank, or of one whose run is another job's now
             return
-        number = len(_rows(read_object(os.path.join(folder, _JOBS))))
+        number = len(ChainJobs.read(os.path.join(folder, JOBS)).jobs)
         if number:
-            _write_object(os.path.join(folder, _SAVED), {"number": number, "step": step})
+            _write_object(os.path.join(folder, SAVED), {"number": number, "step": step})
 
 
 def stop_chain_of(launch: LaunchRecord, why: str) -> str:
@@ -141,8 +143,8 @@ class Chain:
                 f"expected one that `ezpz submit --until-done` has queued. Run `unset {VARIABLE}` to launch without it."
             )
         self._scheduler, self._job = found[0]
-        self._limits: dict[str, Any] = {}
-        self._rows: list[dict[str, Any]] = []
+        self._limits = ChainLimits()
+        self._rows: list[ChainJob] = []
         self._waiting: list[str] = []
         self._queueing = False
         self._lease: Lease | None = None
@@ -185,22 +187,20 @@ class Chain:
 
     def fields(self) -> dict[str, Any]:
         """Return what ``run.json`` of the launch says of the chain."""
-        most = self._limits.get("jobs")
-        chain = {"folder": self.folder, "number": len(self._rows), "jobs": most, "job": self._job}
+        chain = {"folder": self.folder, "number": len(self._rows), "jobs": self._limits.jobs, "job": self._job}
         return {"chain": chain, "job_started": self._job_started}
 
-    def _read_limits(self) -> dict[str, Any]:
-        path, end = self._path(_LIMITS), time.monotonic() + _PATIENCE
+    def _read_limits(self) -> ChainLimits:
+        path, end = self._path(CHAIN), time.monotonic() + _PATIENCE
         while True:
-            limits = read_object(path)
-            if limits.get("file"):
-                most = limits.get("jobs")
-                if not isinstance(most, int) or most < 1:
-                    raise self._foreign(_LIMITS, "a number of jobs")
+            limits = ChainLimits.read(path)
+            if limits.file:
+                if limits.jobs is None:
+                    raise self._foreign(CHAIN, "a number of jobs")
                 return limits
             if time.monotonic() >= end or not os.path.isdir(self.folder):
                 raise UsageError(
-                    f"cannot use the chain {self.folder} (from {VARIABLE}): there is no {_LIMITS} in it that names a "
+                    f"cannot use the chain {self.folder} (from {VARIABLE}): there is no {CHAIN} in it that names a "
                     "job file; expected what `ezpz submit --until-done` writes. Submit the chain again."
                 )
             time.sleep(_LOOK)
@@ -221,10 +221,10 @@ class Chain:
                 self._lease = None
 
     def _take_lease(self, mine: JobState) -> Lease:
-        def is_over(held: dict[str, Any]) -> bool:
-            if held.get("job") == self._job:  # an earlier start of this very job, which the scheduler has ended
-                return int(held.get("restarts") or 0) < mine.restarts
-            return self._ask(str(held.get("job"))).state in OVER
+        def is_over(held: LeaseEntry) -> bool:
+            if held.job == self._job:  # an earlier start of this very job, which the scheduler has ended
+                return held.restarts < mine.restarts
+            return self._ask(held.job or "unknown").state in OVER
 
         try:
             lease = take(self.folder, self._entry(mine.restarts), is_over)
@@ -248,32 +248,30 @@ class Chain:
     def _judge_the_dead(self, mine: JobState) -> str:
         """Return the verdict on the last job, which has left none; `AGAIN` alone lets this one train."""
         row = self._rows[-1]
-        same = row.get("job") == self._job
-        state = mine if same else self._ask(str(row.get("job")))
-        self._measure(row, row.get("step"))
+        state = mine if row.job == self._job else self._ask(row.job)
+        row = self._measure(row.step)
         ending = Ending(
             row=None,
             state=state,
-            is_newer=bool(row["newer"]),
+            is_newer=row.newer,
             idle=self._idle(self._rows[:-1]),
-            restarts=int(row.get("restarts") or 0),
+            restarts=row.restarts,
         )
-        end = row.get("job_ends")
-        found = verdict(ending, Clock(now=time.time(), end=end if isinstance(end, (int, float)) else None))
-        row["verdict"] = found
-        self._say(f"job {row.get('job')} has left no verdict; {found}")
+        found = verdict(ending, Clock(now=time.time(), end=row.job_ends))
+        self._rows[-1] = row.changed(verdict=found)
+        self._say(f"job {row.job} has left no verdict; {found}")
         return found
 
     def _begin(self, mine: JobState) -> None:
         number = len(self._rows) + 1
         row = {"job": self._job, "restarts": mine.restarts, "began": round(time.time(), 3), "verdict": None}
-        self._rows.append(row)
+        self._rows.append(ChainJob.of(row))
         self._waiting = [job for job in self._waiting if job != self._job]
         self._write_jobs()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path(_VERDICT))  # from now on, no verdict means that this job has died
+            os.unlink(self._path(VERDICT))  # from now on, no verdict means that this job has died
         self._say(f"job {number} of at most {self._most} of the chain {self.folder}")
-        if number < self._most and not self._limits.get("queued_at_once"):
+        if number < self._most and not self._limits.queued_at_once:
             self._queue_next()
 
     def _queue_next(self) -> None:
@@ -286,7 +284,7 @@ class Chain:
             return
         self._queueing = True
         self._write_jobs()
-        path = self._path(str(self._limits["file"]))
+        path = self._path(self._limits.file)
         try:
             job = submit(path, after=self._job)
         except EzpzError as error:
@@ -311,27 +309,26 @@ class Chain:
                 self._say(f"note: another job has taken {self.folder} over; this one leaves no verdict")
                 return
             lost = self._lease.lost()
-            mine = self._rows[-1]
-            self._measure(mine, launch.step)
+            mine = self._measure(launch.step)
             stop, clock = self._found_stop(), Clock(now=time.time(), end=launch.job_ends)
             ending = Ending(
                 row=launch,
                 state=self._ask(self._job) if is_from_outside(launch) and not stop else None,
-                is_newer=bool(mine["newer"]),
+                is_newer=mine.newer,
                 idle=self._idle(self._rows[:-1]),
-                restarts=int(mine["restarts"]),
+                restarts=mine.restarts,
                 stop=stop,
             )
             found = f"{STOP}its lease was lost: {lost}" if lost else verdict(ending, clock)
             if found in {AGAIN, UNDECIDED} and len(self._rows) >= self._most:
                 found = f"{STOP}all {self._most} jobs of the chain have run"
-            mine |= {"ended": round(time.time(), 3), "exit_code": launch.exit_code, "job_ends": clock.end}
-            mine["run"] = launch.run_folder or None
+            ended = {"ended": round(time.time(), 3), "exit_code": launch.exit_code, "job_ends": clock.end}
+            self._rows[-1] = mine.changed(**ended, run=launch.run_folder or None)
             if found == UNDECIDED:
                 self._write_jobs()
                 self._say(f"chain {self.folder}: the next job asks the scheduler why this one was ended")
                 return
-            mine["verdict"] = found
+            self._rows[-1] = self._rows[-1].changed(verdict=found)
             self._conclude(found)
             self._say(f"chain {self.folder}: {found}{self._next_words(found)}")
         except OSError as error:  # a full disk: no verdict starts nothing
@@ -342,13 +339,13 @@ class Chain:
     def _next_words(self, found: str) -> str:
         if found != AGAIN:
             return ""
-        if self._waiting or self._limits.get("queued_at_once"):
+        if self._waiting or self._limits.queued_at_once:
             return f"; job {self._waiting[0]} follows" if self._waiting else "; the next job is queued"
         return "; no job waits: submit its job file again by hand"
 
     def _conclude(self, found: str) -> None:
         """Write a verdict, and cancel what must not follow it."""
-        write_whole(self._path(_VERDICT), f"{found}\n", closed=True, sync=True)
+        write_whole(self._path(VERDICT), f"{found}\n", closed=True, sync=True)
         self._write_jobs()
         if found != AGAIN:
             self._cancel_waiting()
@@ -362,10 +359,10 @@ class Chain:
 
     def _cancel_waiting(self) -> None:
         """Cancel the jobs that wait, the last one first: each may begin when the one before it is gone."""
-        ids = self._limits.get("ids")
-        queued = [str(job) for job in ids] if isinstance(ids, list) else []
-        begun = {row.get("job") for row in self._rows}
-        jobs = [job for job in dict.fromkeys([*queued, *self._waiting]) if job not in begun and job != self._job]
+        begun = {row.job for row in self._rows}
+        jobs = [
+            job for job in dict.fromkeys([*self._limits.ids, *self._waiting]) if job not in begun and job != self._job
+        ]
         problems = cancel(self._scheduler, jobs[::-1], self._run, _TO_CANCEL) if jobs else {}
         for job, problem in problems.items():
             self._say(f"note: job {job} still waits ({problem}); it will end at once when it starts")
@@ -377,23 +374,24 @@ class Chain:
 
     # What is known
 
-    def _measure(self, mine: dict[str, Any], step: int | None) -> None:
-        """Note in a job's row how far it has come, and whether that is further than all before it."""
-        saved = read_object(self._path(_SAVED))
-        number = self._rows.index(mine) + 1
-        mine["saved"] = saved.get("step") if saved.get("number") == number else None
-        mine["step"] = step
-        earlier = self._rows[: number - 1]
-        what = "saved" if any(each.get("saved") is not None for each in self._rows) else "step"
-        reached = mine[what]
-        furthest = max((each[what] for each in earlier if isinstance(each.get(what), int)), default=-1)
+    def _measure(self, step: int | None) -> ChainJob:
+        """Note in the row of the last job how far it has come, and whether that is further than all before it."""
+        save, earlier = ChainSave.read(self._path(SAVED)), self._rows[:-1]
+        saved = save.step if save.number == len(self._rows) else None
+        of_saves = saved is not None or any(each.saved is not None for each in earlier)
+        reached = saved if of_saves else step
+        furthest = max(
+            (each for row in earlier if (each := row.saved if of_saves else row.step) is not None), default=-1
+        )
         # A save of a step that is not known counts: the program that makes it says that it is one.
-        mine["newer"] = isinstance(reached, int) and (reached > furthest or (what == "saved" and reached < 0))
+        newer = reached is not None and (reached > furthest or (of_saves and reached < 0))
+        self._rows[-1] = self._rows[-1].changed(saved=saved, step=step, newer=newer)
+        return self._rows[-1]
 
-    def _idle(self, rows: list[dict[str, Any]]) -> int:
+    def _idle(self, rows: Sequence[ChainJob]) -> int:
         idle = 0
         for row in reversed(rows):
-            if row.get("newer"):
+            if row.newer:
                 break
             idle += 1
         return idle
@@ -401,7 +399,7 @@ class Chain:
     def _found_verdict(self) -> str:
         """Return what a job finds that begins; empty where the one before it has left nothing."""
         stop = self._found_stop()
-        return f"{STOP}{stop}" if stop else read(read_text(self._path(_VERDICT)))
+        return f"{STOP}{stop}" if stop else read(read_text(self._path(VERDICT)))
 
     def _found_stop(self) -> str:
         """Return what a file STOP asks for, in words; empty without one."""
@@ -419,8 +417,7 @@ class Chain:
     @property
     def _most(self) -> int:
         """How many jobs the chain may have."""
-        most: int = self._limits["jobs"]
-        return most
+        return self._limits.jobs or 0
 
     def _read_jobs(self) -> None:
         """Read what the jobs before this one have left; a job that began without would count from one again.
@@ -429,28 +426,25 @@ class Chain:
             UsageError: It is torn, or not of this chain.
         """
         try:
-            known = json.loads(read_bytes(self._path(_JOBS)))
+            known = json.loads(read_bytes(self._path(JOBS)))
         except FileNotFoundError:
             known = {"jobs": []}
         except (OSError, ValueError, RecursionError):
             known = None
-        rows = known.get("jobs") if isinstance(known, dict) else None
-        if not isinstance(rows, list) or not all(map(_is_row, rows)):
-            raise self._foreign(_JOBS, "a list of jobs")
-        self._use(known)
-
-    def _use(self, known: Mapping[str, Any]) -> None:
-        self._rows = _rows(known)
-        waiting = known.get("waiting")
-        self._waiting = [str(job) for job in waiting] if isinstance(waiting, list) else []
-        self._queueing = bool(known.get("queueing"))
+        wrong: list[str] = []
+        found = ChainJobs.of(known if isinstance(known, dict) else {}, wrong)
+        is_whole = found.raw.get("jobs") is not None and all(row.job and "restarts" in row.raw for row in found.jobs)
+        if not is_whole or not {"jobs", "jobs.job", "jobs.restarts"}.isdisjoint(wrong):
+            raise self._foreign(JOBS, "a list of jobs")
+        self._rows, self._waiting, self._queueing = list(found.jobs), list(found.waiting), found.queueing
 
     def _write_jobs(self) -> None:
         """Write `jobs.json`, which who holds the lease alone may do: others would write what they read before."""
         if self._lease is None or not self._lease.is_ours():
             return
-        fields = {"jobs": self._rows, "waiting": self._waiting, "queueing": self._queueing}
-        _write_object(self._path(_JOBS), fields)
+        rows = [dict(row.raw) for row in self._rows]
+        fields = {"jobs": rows, "waiting": self._waiting, "queueing": self._queueing}
+        _write_object(self._path(JOBS), fields)
 
     def _foreign(self, name: str, what: str) -> UsageError:
         return UsageError(
@@ -466,16 +460,6 @@ class Chain:
 
     def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
-
-
-def _rows(known: Mapping[str, Any]) -> list[dict[str, Any]]:
-    rows = known.get("jobs")
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-
-
-def _is_row(row: object) -> bool:
-    """Tell whether this is what `jobs.json` says of a job."""
-    return isinstance(row, dict) and isinstance(row.get("job"), str) and isinstance(row.get("restarts"), int)
 
 
 def _end_of(folder: str, code: int) -> LaunchRecord:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ezpz.records.lease import LeaseEntry
+
 __all__ = ["ENDS", "EVERY", "PATIENCE", "SILENT", "VOID", "HeldError", "Lease", "age", "holder", "kept", "take"]
 
 EVERY = 5.0  # seconds between two renewals
@@ -115,7 +117,7 @@ def kept() -> Lease | None:
     return _kept[0] if _kept else None
 
 
-def take(folder: str, entry: dict[str, Any], is_over: Callable[[dict[str, Any]], bool]) -> Lease:
+def take(folder: str, entry: dict[str, Any], is_over: Callable[[LeaseEntry], bool]) -> Lease:
     """Take the lease of a folder.
 
     Args:
@@ -130,7 +132,7 @@ def take(folder: str, entry: dict[str, Any], is_over: Callable[[dict[str, Any]],
     return lease.take(folder, entry, lambda path, held: _wait_until_void(path, held, is_over), Lease)
 
 
-def _wait_until_void(path: str, held: dict[str, Any], is_over: Callable[[dict[str, Any]], bool]) -> None:
+def _wait_until_void(path: str, held: LeaseEntry, is_over: Callable[[LeaseEntry], bool]) -> None:
     over, end = is_over(held), time.monotonic() + PATIENCE
     while True:
         since = age(path)
@@ -139,7 +141,7 @@ def _wait_until_void(path: str, held: dict[str, Any], is_over: Callable[[dict[st
         if not over or time.monotonic() >= end:
             still = " although the scheduler says that this job is over" if over else ""
             raise HeldError(
-                f"job {held.get('job') or 'unknown'} on {held.get('host') or 'an unknown host'} holds {path}, renewed "
+                f"job {held.job or 'unknown'} on {held.host or 'an unknown host'} holds {path}, renewed "
                 f"{since:.0f} s ago{still}; it is void {VOID:.0f} s after the last renewal"
             )
         time.sleep(_LOOK)

@@ -64,6 +64,10 @@ class Stored(Record):
         """Return the record in a file; an empty one where that is missing, broken, too large or holds no object."""
         return cls.of(read_object(path))
 
+    def changed(self, **values: Any) -> Self:
+        """Return the record with other values in the object; null is a value that is not known."""
+        return self.of({**self.raw, **values})
+
     def refuse_newer(self, path: str | os.PathLike[str]) -> None:
         """Refuse a record that a newer ezpz wrote, which may mean something else by its fields.
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ezpz.records.journal import SeenBySteps
 from ezpz.track.records import iter_kind
 from ezpz.track.seen import NO_BATCH, UNKNOWN, unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ezpz.track.run import Run
 
 __all__ = ["SeenByRun", "batch_findings", "read_seen"]
@@ -46,31 +45,27 @@ def read_seen(run: Run) -> SeenByRun:
     """Return what the steps of a run saw; nothing of it where nothing was recorded."""
     found = SeenByRun()
     for record in iter_kind(run.folder / "metrics.jsonl", "seen"):
-        content = record["m"]
-        first, every = content.get("first"), content.get("every", 1)
-        if type(first) is int and type(every) is int:
-            _read_sums(found, content, first, every)
-        at = content.get("at")
-        for name in ("python", "numpy", "torch", "cuda"):
-            if type(at) is int and type(content.get(name)) is int:
-                found.generators.setdefault(name, {})[at] = content[name]
-        for key, values in content.items():
-            if key.startswith("set ") and isinstance(values, list):
-                _read_changes(found.settings.setdefault(key[4:], []), values)
+        seen = SeenBySteps.of(record["m"])
+        _read_sums(found, seen)
+        if seen.at is not None:
+            for name, total in seen.generators.items():
+                found.generators.setdefault(name, {})[seen.at] = total
+        for name, values in seen.settings.items():
+            _read_changes(found.settings.setdefault(name, []), values)
     return found
 
 
-def _read_sums(found: SeenByRun, content: Mapping[str, Any], first: int, every: int) -> None:
-    text, width = content.get("batches"), len(UNKNOWN)
-    if not isinstance(text, str):
+def _read_sums(found: SeenByRun, seen: SeenBySteps) -> None:
+    text, width = seen.batches, len(UNKNOWN)
+    if seen.first is None or not text:
         return
-    found.forms[first] = str(content.get("form"))
-    found.places = content["places"] if type(content.get("places")) is int else found.places
+    found.forms[seen.first] = seen.form
+    found.places = seen.places or found.places
     for number in range(len(text) // width):
         part = text[number * width : (number + 1) * width]
         total = _hexadecimal(part)
         if total is not None:
-            found.sums[first + number * every] = total
+            found.sums[seen.first + number * seen.every] = total
 
 
 def _read_changes(known: list[tuple[int, float]], values: list[Any]) -> None:

@@ -429,11 +429,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _time(value: object) -> float:
-    """Return a time in epoch seconds; 0 where it is none."""
-    return float(value) if _is_number(value) else 0.0  # type: ignore[arg-type]  # as was just seen
-
-
 def _filled(values: Any, count: int) -> Any:
     """Return seconds for each row: 0 where a row tells none, or no time that can be."""
     import numpy as np
