@@ -59,7 +59,7 @@ MAY_IMPORT = {
     "ranks": {"errors"},
     "durations": set(),
     "progress": {"durations", "errors", "proc", "ranks"},
-    "records": {"errors", "fields", "files", "log", "redact"},
+    "records": {"errors", "fields", "files"},
     "redact": set(),
     "visible": set(),
     "cluster": LEAVES,

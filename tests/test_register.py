@@ -12,8 +12,9 @@ import pytest
 
 import ezpz
 from ezpz import register
-from ezpz.errors import UsageError
+from ezpz.errors import MachineError, UsageError
 from ezpz.launch import record
+from ezpz.launch.ask import ask
 from ezpz.register import Launch, named
 
 SRC = str(Path(ezpz.__file__).parents[1])
@@ -122,6 +123,21 @@ def test_a_temporary_folder_of_another_or_that_others_may_write_holds_no_records
     assert here() == ["aaaa0000"]
     (home / "tmp" / f"ezpz-{os.getuid()}").chmod(0o777)
     assert here() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")
+@pytest.mark.parametrize("way", ["another's", "open to its group"])
+def test_a_record_that_others_may_write_names_no_process_and_no_socket(keep, way):
+    path = Path(keep("aaaa0000", launcher=register.launcher("@ezpz-launch-x")), "run.json")
+    if way == "another's":
+        os.chown(path, 12345, -1)
+    else:
+        path.chmod(0o660)
+    assert here() == []
+    launch = register.read(str(path))
+    assert (launch.launch_id, launch.pid, launch.socket) == ("aaaa0000", 0, "")
+    with pytest.raises(MachineError, match="its record does not tell on which host, and at which socket"):
+        ask(launch, "end")
 
 
 def test_a_launcher_that_was_killed_runs_no_more(home, clean_env):

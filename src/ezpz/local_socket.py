@@ -1,4 +1,4 @@
-"""Meet on one host: the Unix socket where shims and ranks find their agent, open to this user's processes alone.
+"""Meet on one host: the Unix sockets where shims and ranks find their agent, and verbs a launch, for this user alone.
 
     EZPZ_SOCKET=@ezpz-5f3a…      an abstract socket (unix(7)): no file, no limit by TMPDIR, gone with its process
     EZPZ_SOCKET=/tmp/ezpz-501/5f3a….sock      where there are none (macOS)

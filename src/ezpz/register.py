@@ -17,13 +17,12 @@ import os
 import re
 import sys
 import time
-from binascii import crc32
 
-from ezpz import local_socket, proc
+from ezpz import proc
 from ezpz.errors import UsageError
 from ezpz.fields import Record, replace
-from ezpz.files import open_regular, own_place, private_folder, state_folder, temporary_place
-from ezpz.records.launch import LaunchRecord
+from ezpz.files import LARGEST, open_regular, own_place, private_folder, state_folder, temporary_place
+from ezpz.records.launch import Launcher, LaunchRecord
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ IN_HOME, IN_TEMPORARY = "launches", "records"  # folders of records: of the stat
 SHORTEST = 4  # characters of an id that may stand for it
 _LONGEST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host
 _HEAD, _MORE = 512, 1 << 16  # bytes of a record that tell state and start, in ours and in those of older releases
-_STARTED = re.compile(rb'"started": ?([0-9]{1,11}(?:\.[0-9]+)?)')
-_STATE = re.compile(rb'"state": ?"([a-z]+)"')
+_STARTED = rb'"started": ?([0-9]{1,11}(?:\.[0-9]+)?)'  # compiled when it is first looked for
+_STATE = rb'"state": ?"([a-z]+)"'
 
 
 class Head(Record):
@@ -105,17 +104,21 @@ def address(launch_id: str) -> str:
     Raises:
         MachineError: The folder of sockets is not this user's (macOS).
     """
-    folder = private_folder("sockets") if sys.platform != "linux" else ""
-    return local_socket.address(f"{_begin()}{launch_id.replace('/', '+')}", folder)
+    name = launch_id.replace("/", "+")
+    if sys.platform != "linux":
+        return os.path.join(private_folder("sockets"), f"launch-{name}.sock")  # macOS allows 104 bytes
+    return f"{_begin()}{name}"
 
 
 def _begin() -> str:
-    """Return how the names of the sockets of launches begin that keep their records where this process would."""
+    """Return how the sockets of launches are called that keep their records where this process would (Linux)."""
+    from binascii import crc32
+
     try:
         folder = os.path.realpath(_in_home() or temporary_place(IN_TEMPORARY))
     except OSError:  # no temporary folder either
         folder = ""
-    return f"launch-{os.getuid()}-{crc32(os.fsencode(folder)):08x}-"
+    return f"@ezpz-launch-{os.getuid()}-{crc32(os.fsencode(folder)):08x}-"
 
 
 def lives(launch: Launch) -> bool:
@@ -195,10 +198,10 @@ def _head(path: str, name: str) -> Head | None:
         return None
     try:
         data = os.read(descriptor, _HEAD)
-        started, state = _STARTED.search(data), _STATE.search(data)
+        started, state = re.search(_STARTED, data), re.search(_STATE, data)
         if not (started and state) and len(data) == _HEAD:
             data += os.read(descriptor, _MORE)
-            started, state = _STARTED.search(data), _STATE.search(data)
+            started, state = re.search(_STARTED, data), re.search(_STATE, data)
     except OSError:
         return None
     finally:
@@ -228,13 +231,29 @@ def folders_of(launch_id: str) -> list[str]:
 
 
 def read(path: str) -> Launch | None:
-    """Return the launch of a ``run.json``; None where it is none of a launch."""
-    record = LaunchRecord.read(path)
-    return of_record(record, os.path.realpath(os.path.dirname(path))) if record.launch_id else None
+    """Return the launch of a ``run.json``; None where it is none of a launch.
+
+    One that others have written, or may write, as in a --log-dir of a group, names neither a process that may be
+    killed nor a socket at which, on whichever host, anything is asked.
+    """
+    import json
+
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            about = os.fstat(file.fileno())
+            fields = json.loads(file.read(LARGEST))
+    except (OSError, ValueError, RecursionError):
+        return None
+    record = LaunchRecord.of(fields) if isinstance(fields, dict) else LaunchRecord()
+    if not record.launch_id:
+        return None
+    if about.st_uid != os.getuid() or about.st_mode & 0o022:
+        record = replace(record, launcher=Launcher())
+    return of_record(record, os.path.realpath(os.path.dirname(path)))
 
 
 def of_record(record: LaunchRecord, folder: str = "") -> Launch:
-    """Return the launch of a record in a folder."""
+    """Return the launch of a record in a folder; `read` asks whose that is."""
     plan, process = record.plan, record.launcher
     return Launch(
         record.launch_id,
@@ -250,18 +269,20 @@ def of_record(record: LaunchRecord, folder: str = "") -> Launch:
         pid=process.pid,
         born=process.born,
         place=process.place,
+        socket=process.socket,
     )
 
 
-def recorded(*, running: bool = False) -> Iterator[Launch]:
+def recorded(*, running: bool = False, known: Iterable[Head] | None = None) -> Iterator[Launch]:
     """Yield the launches that are recorded, each once, those that started last first.
 
     Args:
         running: Only those that have recorded no end.
+        known: What `heads` has returned, if it was asked already.
     """
     seen = set()
-    for head in heads(running=running):
-        launch = read(head.path)
+    for head in heads(running=running) if known is None else known:
+        launch = read(head.path) if head.is_running or not running else None
         if launch is None or launch.launch_id in seen or (running and not launch.is_running):
             continue
         seen.add(launch.launch_id)  # several links may lead to one --log-dir
@@ -271,22 +292,23 @@ def recorded(*, running: bool = False) -> Iterator[Launch]:
 # Those that run.
 
 
-def running() -> tuple[list[Launch], list[Launch]]:
+def running(known: Iterable[Head] | None = None) -> tuple[list[Launch], list[Launch]]:
     """Return the launches that run on this host, and those that by their records run on others; the oldest first.
 
     A launch of neither list whose record tells of no end was killed, or lost with its host.
+
+    Args:
+        known: What `heads` has returned, if it was asked already.
     """
     here, elsewhere, sockets = [], [], _sockets()
-    for launch in recorded(running=True):
+    for launch in recorded(running=True, known=known):
         found = _here(launch, sockets)
         if found:
             here.append(found)
         elif launch.host != os.uname().nodename and time.time() - launch.started < _LONGEST:
             elsewhere.append(launch)
-    known = {launch.launch_id for launch in here}
-    here += filter(
-        None, (_by_socket(Launch(name, socket=where)) for where, name in sockets.items() if name not in known)
-    )
+    ids = {launch.launch_id for launch in here}
+    here += filter(None, (_by_socket(Launch(name, socket=where)) for where, name in sockets.items() if name not in ids))
     for launches in (here, elsewhere):
         launches.sort(key=lambda launch: launch.started)
     return here, elsewhere
@@ -305,7 +327,7 @@ def _here(launch: Launch, sockets: Mapping[str, str]) -> Launch | None:
 
 def _sockets() -> dict[str, str]:
     """Return the sockets of launches that are listed here, and the id of each (Linux)."""
-    begin = f"@ezpz-{_begin()}".encode()
+    begin = _begin().encode()
     lines = proc.read("self", "net/unix").split(b"\n")
     places = {os.fsdecode(line.rpartition(b" ")[2]) for line in lines if begin in line}
     return {where: where[len(begin) :].replace("+", "/") for where in places}
@@ -313,6 +335,8 @@ def _sockets() -> dict[str, str]:
 
 def _by_socket(launch: Launch) -> Launch | None:
     """Return a launch as the process tells it that listens at its socket; None where that is none of this user's."""
+    from ezpz import local_socket  # with that of the system, 0.5 ms that few need
+
     try:
         connection = local_socket.reach(launch.socket, 0.0)
     except OSError:

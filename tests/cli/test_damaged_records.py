@@ -128,7 +128,7 @@ RECORDS = {
     "chain/verdict": (["runs"], ["runs", "--goodput", "chain"]),
     "outputs/train/1/checkpoints/step-00000003/checkpoint.json": (["checkpoint", "verify", "RUN"], ["RESUME"]),
     "outputs/train/1/checkpoints/step-00000003/.metadata": (["checkpoint", "verify", "RUN"], ["RESUME"]),
-    "tmp/ezpz-UID/launches/abcd1234.json": (["stacks"], ["kill"], ["status"], ["logs"], ["why"]),
+    "tmp/ezpz-UID/records/2026-11-20-162001-bcde2345/run.json": (["stacks"], ["kill"], ["status"], ["logs"], ["why"]),
 }
 
 
@@ -174,10 +174,10 @@ def make(root):
         sha256={".metadata": "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"},
     )  # fmt: skip
     (saved / NAME).write_bytes(manifest.to_json())
-    index = root / f"tmp/ezpz-{os.getuid()}/launches"
-    index.mkdir(parents=True, mode=0o700)
+    kept = root / f"tmp/ezpz-{os.getuid()}/records/2026-11-20-162001-bcde2345"
+    kept.mkdir(parents=True, mode=0o700)
     (root / f"tmp/ezpz-{os.getuid()}").chmod(0o700)
-    (index / "abcd1234.json").write_text(json.dumps({"place": "elsewhere"}))
+    (kept / "run.json").write_text(json.dumps({**LAUNCH, "launch_id": "bcde2345", "state": "running"}))
 
 
 def _fifo(path):

@@ -1,22 +1,23 @@
-"""`ezpz kill`, `stacks` from a host that only shares a folder with that of the launch; and what a request must be."""
+"""`ezpz kill`, `stacks` and `why` from a host that shares a home with that of the launch: by ssh, or the scheduler."""
 
 import json
-import os
+import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from ezpz.cli.elsewhere import ask_elsewhere, is_job, launch_named
-from ezpz.launch.run.requests import FOLDER, Requests
 
 import ezpz
-from ezpz.errors import MachineError, UsageError
+from ezpz.errors import MachineError
+from ezpz.launch import ask as asking
+from ezpz.register import Launch
 from lab import process
+from lab.task_manager import JOB, TaskManager
 
 SRC = str(Path(ezpz.__file__).parents[1])
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 TRAIN = """
 import signal, sys, time
 import ezpz
@@ -28,124 +29,82 @@ def stand_still():
         time.sleep(0.1)
 stand_still()
 """
+EZPZ = [sys.executable, "-m", "ezpz"]
 
 
-# What a running launch takes for a request.
+# Ways there, without hosts.
 
 
 @pytest.fixture
-def asked(tmp_path):
-    """`asked(text)` writes a request, as `ezpz stacks` does, and returns its path."""
-    (tmp_path / FOLDER).mkdir(mode=0o700)
+def there(tmp_path, monkeypatch):
+    """`there(script)` makes a stand-in for ssh, and returns a launch on another host; words are in the file `words`."""
 
-    def write(text, name="1", mode=0o600):
-        path = tmp_path / FOLDER / f"{name}.ask"
-        path.write_text(text)
-        path.chmod(mode)
-        return path
+    def make(script, **more):
+        client = tmp_path / "a client"
+        client.write_text(f"#!/bin/bash\nprintf '%s\\n' \"$@\" >{shlex.quote(str(tmp_path / 'words'))}\n{script}\n")
+        client.chmod(0o755)
+        monkeypatch.setenv("EZPZ_SSH", shlex.quote(str(client)))
+        fields = {"host": "n07", "socket": "@ezpz-launch-5f3a", "folder": str(tmp_path / "record")}
+        return Launch("5f3a90c2", **{**fields, **more})
 
-    return write
-
-
-def test_requests_are_taken_once_and_answered_for_their_user_alone(tmp_path, asked):
-    asked("stacks 5f3a login1\n", "a")
-    asked("end 5f3a login1\n", "b")
-    requests = Requests(str(tmp_path), "5f3a")
-    assert requests.take() == [("stacks", "login1"), ("end", "login1")]
-    assert requests.take() == []
-    assert requests
-    requests.answer({"ranks": []})
-    assert not requests
-    answer = tmp_path / FOLDER / "a.answer"
-    assert json.loads(answer.read_text()) == {"ranks": []}
-    assert answer.stat().st_mode & 0o777 == 0o600
-    assert json.loads((tmp_path / FOLDER / "b.answer").read_text()) == {"taken": "end"}
+    return make
 
 
-NO_REQUESTS = ["end 9999 login1\n", "run 5f3a login1\n", "end\n", "", "end 5f3a a b\n", "\x00\xff", "x" * 10_000]
+HERE = 'while [[ $1 == -* ]]; do if [[ $1 == -o ]]; then shift; fi; shift; done; shift; eval "$*"'
+REFUSES = "echo 'Permission denied (publickey)' >&2; exit 255"
 
 
-def test_what_is_no_request_to_this_launch_does_nothing_and_is_taken_away(tmp_path, asked, subtests):
-    for text in NO_REQUESTS:
-        with subtests.test(str(text)):
-            path = asked(text)
-            assert Requests(str(tmp_path), "5f3a").take() == []
-            assert not path.exists()
+def test_where_no_way_leads_there_a_sentence_names_the_host_to_type_it_on(there, monkeypatch):
+    for word, typed in (("stacks", "stacks"), ("end", "kill"), ("kill", "kill --now")):
+        with pytest.raises(MachineError) as error:
+            asking.ask(there(REFUSES), word, 0.5)
+        assert str(error.value) == (
+            "cannot ask launch 5f3a90c2 on n07 from here: ssh ended with 255, saying 'Permission denied "
+            f"(publickey)'; expected a way there. On n07, type `ezpz {typed} 5f3a90c2`."
+        )
+    monkeypatch.setenv("PATH", "/nowhere")
+    launch = there(REFUSES, job="12", scheduler="slurm")
+    monkeypatch.delenv("EZPZ_SSH")
+    with pytest.raises(MachineError, match=r"on n07 \(job 12\) from here: no ssh on PATH; no srun on PATH; expected"):
+        asking.ask(launch, "stacks", 0.5)
 
 
-def test_a_file_or_a_folder_that_others_may_write_holds_no_request(tmp_path, asked):
-    asked("end 5f3a login1\n", mode=0o620)
-    assert Requests(str(tmp_path), "5f3a").take() == []
-    asked("end 5f3a login1\n", "2")
-    (tmp_path / FOLDER).chmod(0o770)
-    assert Requests(str(tmp_path), "5f3a").take() == []
+def test_a_way_that_hangs_is_given_up_and_leaves_nothing_behind(there, monkeypatch, tmp_path):
+    monkeypatch.setattr(asking, "_ON_THE_WAY", 0.2)
+    with pytest.raises(MachineError, match=r"ssh not there within 1 s"):
+        asking.ask(there(f"sleep 300 & echo $! >{shlex.quote(str(tmp_path / 'pid'))}; wait"), "stacks", 0.4)
+    pid = (tmp_path / "pid").read_text().strip()
+    process.wait_until(lambda: not Path(f"/proc/{pid}/cmdline").exists(), 5, "the end of what it has started")
 
 
-def test_a_link_and_a_pipe_are_no_requests_and_hold_nothing_up(tmp_path, asked):
-    text = tmp_path / "text"
-    text.write_text("end 5f3a login1\n")
-    text.chmod(0o600)
-    asked("")
-    (tmp_path / FOLDER / "2.ask").symlink_to(text)
-    os.mkfifo(tmp_path / FOLDER / "3.ask", 0o600)
-    assert Requests(str(tmp_path), "5f3a").take() == []
-    assert text.exists()
+HOSTILE = {
+    "host": ["-oProxyCommand=touch x", "n07;touch x", "$(touch x)", "n 07", "", "n07\n"],
+    "socket": ["@ezpz-launch-$(touch x)", "@other", "/tmp/agent.sock", "@ezpz-launch-a b", "", "@ezpz-launch-\0"],
+}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")
-@pytest.mark.parametrize("what", ["folder", "file"])
-def test_what_belongs_to_another_user_is_no_request(what, tmp_path, asked):
-    path = asked("end 5f3a login1\n")
-    os.chown(path if what == "file" else path.parent, 12345, -1)
-    assert Requests(str(tmp_path), "5f3a").take() == []
+def test_a_record_that_names_no_host_or_socket_starts_nothing(there, tmp_path, subtests):
+    for name, values in HOSTILE.items():
+        for value in values:
+            with subtests.test(f"{name} {value!r}"):
+                with pytest.raises(MachineError, match="its record does not tell on which host, and at which socket"):
+                    asking.ask(there(HERE, **{name: value}), "stacks", 0.5)
+                assert not (tmp_path / "words").exists()
 
 
-def test_the_folder_goes_with_the_launch_and_one_that_cannot_be_made_is_no_trouble(tmp_path):
-    requests = Requests(str(tmp_path / "gone"), "5f3a")
-    assert requests.take() == []
-    requests.close()
-    requests = Requests(str(tmp_path), "5f3a")
-    assert requests.take() == []
-    assert (tmp_path / FOLDER).stat().st_mode & 0o777 == 0o700
-    requests.close()
-    assert not (tmp_path / FOLDER).exists()
+def test_one_that_nobody_answers_for_there_has_ended_or_is_gone(there, tmp_path):
+    launch = there(f"echo hello from a login file; {HERE}")
+    with pytest.raises(MachineError, match=r"launch 5f3a90c2 on n07: nothing answers at its socket"):
+        asking.ask(launch, "stacks", 0.5)
+    assert "'" not in (tmp_path / "words").read_text().splitlines()[-1].replace("'@ezpz-launch-5f3a'", "")
+    (tmp_path / "record").mkdir()
+    (tmp_path / "record/run.json").write_text(json.dumps({"launch_id": "5f3a90c2", "state": "failed"}))
+    assert asking.ask(launch, "stacks", 0.5) == {"ended": True}
 
 
-# Which launch is meant, and what comes when nobody answers.
-
-LAUNCHES = [
-    {"launch_id": "5f3a90c2", "plan": {"job_id": "12.head"}},
-    {"launch_id": "5f3b11aa", "plan": {"job_id": "13.head"}},
-    {"launch_id": "77777777", "plan": {"job_id": "13.head"}},
-    {"launch_id": "88888888", "plan": {"job_id": None}},
-]
-
-
-def test_a_launch_is_named_by_its_job_or_the_beginning_of_its_id():
-    for word in ("12", "12.head", "5f3a"):
-        assert launch_named(LAUNCHES, word)["launch_id"] == "5f3a90c2", word
-    assert launch_named(LAUNCHES, "8888")["launch_id"] == "88888888"
-    assert launch_named(LAUNCHES, "1") is launch_named(LAUNCHES, "9999") is None
-
-
-def test_several_launches_of_a_job_are_told_apart_by_their_ids():
-    with pytest.raises(UsageError, match=r"means 2 launches .*: 5f3b11aa, 77777777"):
-        launch_named(LAUNCHES, "13")
-    assert is_job(LAUNCHES[1], "13")
-
-
-def test_a_launch_that_does_not_answer_is_an_error_and_nothing_is_left_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr("ezpz.cli.elsewhere._HEARD", 0.3)  # 5 s otherwise
-    (tmp_path / "run.json").write_text(json.dumps({"launch_id": "5f3a", "state": "running"}))
-    with pytest.raises(MachineError, match=r"launch 5f3a on n07 .*has not answered within"):
-        ask_elsewhere({"launch_id": "5f3a", "host": "n07", "folder": str(tmp_path)}, "stacks", 0.2)
-    assert list((tmp_path / FOLDER).iterdir()) == []
-
-
-def test_a_launch_that_has_ended_meanwhile_is_not_waited_for(tmp_path):
-    (tmp_path / "run.json").write_text(json.dumps({"launch_id": "5f3a", "state": "failed"}))
-    fields = {"launch_id": "5f3a", "host": "n07", "folder": str(tmp_path)}
-    assert ask_elsewhere(fields, "stacks", 30.0) == {"ended": True}
+def test_an_answer_that_is_none_is_no_way_there(there):
+    with pytest.raises(MachineError, match=r"cannot ask .*ssh ended with 0; expected a way there"):
+        asking.ask(there("echo '{'; echo '[1]'; echo done"), "stacks", 0.5)
 
 
 # Real hosts: a launch on one, and the question on another that sees the same home.
@@ -153,20 +112,20 @@ def test_a_launch_that_has_ended_meanwhile_is_not_waited_for(tmp_path):
 
 @pytest.fixture
 def running(make_hosts, clean_env, tmp_path):
-    """`running(*options)` starts a launch on n01 and returns the lab, the process and a way to run verbs on login."""
+    """`running(*options)` starts a launch on n01 and returns the process and a way to run verbs on login."""
     lab = make_hosts("login", "n01")
     started = []
     (tmp_path / "train.py").write_text(TRAIN)
     home = tmp_path / "shared home"
     home.mkdir()
-    env = {**clean_env, "HOME": str(home), "PYTHONPATH": SRC}
+    env = {**clean_env, "HOME": str(home), "PYTHONPATH": SRC, "EZPZ_SSH": str(lab.rsh)}
 
     def start(*options, **more):
         line = [sys.executable, "-m", "ezpz.launch", "-n", "2", *options, sys.executable, "train.py"]
         child = lab["n01"].popen(line, {**env, **more}, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         started.append(child)
         assert child.stdout.readline() in {"up\n", b"up\n"}
-        return child, lambda *words: lab["login"].run([sys.executable, "-m", "ezpz", *words], env, timeout=60)
+        return child, lambda *words, **more: lab["login"].run([*EZPZ, *words], {**env, **more}, timeout=60)
 
     yield start
     for child in started:
@@ -190,6 +149,11 @@ def test_a_launch_is_listed_asked_and_ended_from_another_host(running):
     assert "stand_still" in stacks.stdout
     assert "rank 1 on n01" in stacks.stdout
     launch = listed_id(listed)
+    assert "it runs, and nothing stands out" in login("why", launch[:6]).stdout
+    refused = login("kill", launch[:6], EZPZ_SSH="/bin/false")
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (125, 1)
+    assert f"expected a way there. On n01, type `ezpz kill {launch}`." in refused.stderr
+    assert child.poll() is None
     ended = login("kill", launch[:6])
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == f"launch {launch} on n01: ended with 143\n"
@@ -206,3 +170,54 @@ def test_with_a_log_dir_it_is_found_by_a_link_and_the_logs_outlive_the_record(ru
     assert ended.returncode == 0, ended.stderr
     process.wait_until(lambda: child.poll() is not None, 20, "the end of the launch")
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["rank-0.log", "rank-1.log", "run.json"]
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_slurm_leads_into_its_job_where_ssh_does_not(slurm, clean_env, tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    env = {**clean_env, "PYTHONPATH": SRC, "EZPZ_SSH": "/bin/false"}
+    line = shlex.join([sys.executable, "-m", "ezpz.launch", "-n", "2", sys.executable, "train.py"])
+    with slurm.submitted(line, env, tmp_path) as job:
+        process.wait_until(lambda: "up" in _text(tmp_path / "out"), 60, "the launch in its job")
+        around = {"SLURM_JOB_ID": "99999", "SLURM_NTASKS": "7", "SLURM_JOB_NODELIST": "n09"}  # of another job's shell
+        stacks = slurm.run([*EZPZ, "stacks", job, "-v"], {**env, **around})
+        assert stacks.returncode == 0, stacks.stderr
+        assert "stand_still" in stacks.stdout
+        ended = slurm.run([*EZPZ, "kill", job], env)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout.endswith(": ended with 143\n")
+        assert "`ezpz kill` on head ends this launch" in _text(tmp_path / "out")
+
+
+def _text(path):
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_pbs_leads_to_the_hosts_of_its_job_where_ssh_does_not(make_hosts, tmp_path):
+    hosts = make_hosts("n01", "n02")
+    (tmp_path / "train.py").write_text(TRAIN)
+    with TaskManager(hosts, ["n01", "n02"], tmp_path / "a job") as job:
+        env = {**job.environ, "PATH": f"{job.bin}:/usr/bin:/bin", "PYTHONPATH": SRC, "EZPZ_SSH": "/bin/false"}
+        line = [sys.executable, "-m", "ezpz.launch", "--hosts", "n02", "-n", "1", sys.executable, "train.py"]
+        child = hosts["n02"].popen(line, env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            process.wait_until(lambda: child.stdout.readline() == "up\n", 30, "the launch")
+            stacks = hosts["n01"].run([*EZPZ, "stacks", JOB.partition(".")[0], "-v"], env)
+            assert stacks.returncode == 0, stacks.stderr
+            assert "stand_still" in stacks.stdout
+            outside = {name: value for name, value in env.items() if name != "PBS_JOBCOOKIE"}
+            refused = hosts["n01"].run([*EZPZ, "kill", JOB], outside)
+            assert refused.returncode == 125
+            assert f"belongs to job {JOB}; expected a way there. On n02, type `ezpz kill " in refused.stderr
+            ended = hosts["n01"].run([*EZPZ, "kill", JOB], env)
+            assert ended.returncode == 0, ended.stderr
+            assert ended.stdout.endswith(" on n02: ended with 143\n")
+            assert child.wait(60) == 143
+            left = [path.name for path in job.home.rglob("*") if path.name.startswith(".answer")]
+            assert left == []
+        finally:
+            child.kill()
+            child.communicate()

@@ -261,8 +261,9 @@ def heard(loop, where):
 @pytest.fixture
 def asked(loop, where):
     """Who asks a launcher that listens there, and how often it was asked."""
-    askers, came = Askers(), []
-    askers.listen(where, loop, lambda: came.append(1))
+    came = []
+    askers = Askers(loop, lambda *_: came.append(1))
+    askers.listen(where)
     yield askers, came
     askers.close()
 
@@ -348,9 +349,9 @@ def test_askers_that_say_or_read_nothing_hold_up_no_launcher(loop, where, asked)
     turn_until(loop, lambda: came)
     assert came == [1]
     answer = {"ranks": [], "summary": "x" * 3_000_000}
-    askers.answer(answer)  # and comes back before it is read, without giving the rest up
+    askers.answer("stacks", answer)  # and comes back before it is read, without giving the rest up
     turns(loop, 0.05)
-    assert not askers
+    assert not askers.words
     with ThreadPoolExecutor() as pool:
         read = pool.submit(lambda: b"".join(iter(lambda: slow.recv(1 << 20), b"")))
         turns(loop, 0.05)

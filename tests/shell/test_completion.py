@@ -6,6 +6,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -87,13 +88,18 @@ def terminal(request, tmp_path):
     for run in ("train/2026-01-01-000000", "train/2026-01-02-000000"):
         (tmp_path / "outputs" / run).mkdir(parents=True)
         (tmp_path / "outputs" / run / "metrics.jsonl").write_text("")
-    launches = tmp_path / "tmp" / f"ezpz-{os.getuid()}" / "launches"
-    launches.mkdir(parents=True)
-    (launches / "4f1c0123456789ab.json").write_text("{}")
+    launch = socket.socket(socket.AF_UNIX)  # that of a running launch, as `ezpz.register` finds it
+    if sys.platform == "linux":
+        launch.bind(f"\0ezpz-launch-{os.getuid()}-8c736521-nohex123456789ab")
+    else:
+        sockets = tmp_path / "tmp" / f"ezpz-{os.getuid()}" / "sockets"
+        sockets.mkdir(parents=True)
+        (sockets / "launch-nohex123456789ab.sock").touch()
     (tmp_path / "my train.py").write_text("")
     shell = Terminal(request.param, tmp_path)
     yield shell
     shell.close()
+    launch.close()
 
 
 def test_what_is_offered(terminal):
@@ -109,7 +115,7 @@ def test_what_is_offered(terminal):
     assert line("ezpz runs --state runn") == "ezpz runs --state running"
     assert line("ezpz init perl") == "ezpz init perlmutter"
     assert line("ezpz sites auro") == "ezpz sites aurora"
-    assert line("ezpz kill 4") == "ezpz kill 4f1c0123456789ab"
+    assert line("ezpz kill noh") == "ezpz kill nohex123456789ab"  # others may run here
     assert line("ezpz help docto") == "ezpz help doctor"
     assert line("ezpz export --c") == "ezpz export --csv"
     # folders of runs, the same beginning of both

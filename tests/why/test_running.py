@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from ezpz.cli.elsewhere import ask_elsewhere
 
+from ezpz import register
+from ezpz.launch.ask import ask
 from lab import process
 
 SCRIPT = Path(__file__).parent / "scripts" / "trouble.py"
@@ -46,7 +47,6 @@ def test_the_rank_that_others_wait_for_is_named_while_the_launch_runs(hung, run_
     answer = verb("stacks", json.loads(hung.record.read_text())["launch_id"], "--json")  # others run, too
     assert answer["why"].startswith(f"rank {hung.rank} is in trouble (trouble.py:")
     assert len(answer["ranks"]) == 2
-    fields = json.loads(hung.record.read_text())
-    answer = ask_elsewhere({**fields, "folder": str(hung.record.parent)}, "stacks", 30)
+    answer = ask(register.as_here(register.read(str(hung.record))), "stacks")
     told = {each["rank"]: each["entries"][-1]["state"] for each in answer["collectives"]["ranks"]}
     assert (told[hung.rank], told[1 - hung.rank]) == ("completed", "scheduled")

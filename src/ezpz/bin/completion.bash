@@ -297,11 +297,15 @@ _ezpz_runs() {
 # Offers the ids of this user's running launches.
 _ezpz_launches() {
   local each ids=()
+  # by the names of their sockets on this host
   while IFS= read -r each; do
-    each=${each##*/}
-    each=${each%.json}
+    case $each in
+    *" @ezpz-launch-$UID-"*) each=${each##*" @ezpz-launch-$UID-"} each=${each#*-} ;;
+    "${TMPDIR:-/tmp}/ezpz-$UID/sockets/launch-"*) each=${each##*/launch-} each=${each%.sock} ;;
+    *) continue ;;
+    esac
     ids+=("${each//+//}")
-  done < <(compgen -G "${TMPDIR:-/tmp}/ezpz-$UID/launches/*.json")
+  done < <(cat /proc/net/unix 2>/dev/null || compgen -G "${TMPDIR:-/tmp}/ezpz-$UID/sockets/*.sock")
   _ezpz_offer ${ids[@]+"${ids[@]}"}
 }
 

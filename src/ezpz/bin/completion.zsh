@@ -402,7 +402,14 @@ _ezpz_offer() { # ... KIND; _arguments puts options of compadd before it
       _files -/
       ;;
     launches)
-      found=(${TMPDIR:-/tmp}/ezpz-$UID/launches/*.json(N:t:r))
+      # by the names of their sockets
+      if [[ -r /proc/net/unix ]]; then
+        found=(${(M)${(f)"$(</proc/net/unix)"}:#* @ezpz-launch-$UID-*})
+        found=(${(u)${found##* @ezpz-launch-$UID-}#*-})
+      else
+        found=(${TMPDIR:-/tmp}/ezpz-$UID/sockets/launch-*.sock(N:t:r))
+        found=(${found#launch-})
+      fi
       compadd -- ${found//+//}
       ;;
     hosts)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.cluster.job_listing import Job
-    from ezpz.register import Launch
+    from ezpz.register import Head, Launch
 
 _OPTIONS = (option("--json", action="store_true", help="one JSON object: rows, and what did not answer"),)
 _ABOUT = """\
@@ -51,8 +51,9 @@ def main(argv: Sequence[str]) -> int:
 def _status(options: Namespace) -> int:
     now = time.time()
     jobs, silent = my_jobs(os.environ, user_name(), scheduler_questions())
-    here, _ = running()
-    rows = _rows(jobs, _launches(now), now, {launch.launch_id for launch in here})
+    records = heads()
+    here, _ = running(records)
+    rows = _rows(jobs, _launches(records, now), now, {launch.launch_id for launch in here})
     left = left_behind(here)
     if options.json:
         show(json.dumps({"rows": rows, "silent": silent, "left_behind": left}, indent=2))
@@ -67,10 +68,10 @@ def _status(options: Namespace) -> int:
 # Launches, by their records
 
 
-def _launches(now: float) -> list[tuple[Launch, LaunchRecord]]:
+def _launches(records: Sequence[Head], now: float) -> list[tuple[Launch, LaunchRecord]]:
     """Return the launches that run or ended within a day, the newest first; records of others are not decoded."""
     found, seen, ended = [], set(), 0
-    for _, path, is_running in heads():
+    for _, path, is_running in records:
         try:
             age_of_record = now - os.stat(path).st_mtime  # noqa: PTH116  # 100 of them
         except OSError:

@@ -16,7 +16,7 @@ from ezpz.fields import replace
 from ezpz.files import read_object, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
 from ezpz.records.run import RunRecord
-from ezpz.register import SHORTEST, as_here, main_folder, named, of_record, recorded
+from ezpz.register import SHORTEST, as_here, main_folder, named, read, recorded
 from ezpz.track.launches import find_launch
 from ezpz.track.quantities import duration
 from ezpz.visible import show, visible
@@ -130,7 +130,9 @@ def _ask(facts: Facts) -> None:
     """Put into the facts what the ranks of a running launch are doing now."""
     from ezpz.cli.stacks import stacks_of
 
-    launch = of_record(facts.launch, facts.launch_folder)
+    launch = read(str(Path(facts.launch_folder, "run.json")))
+    if launch is None:  # it went meanwhile
+        return
     launch = as_here(launch) or launch
     if not launch.is_here and launch.host in {"", os.uname().nodename}:
         facts.launch = replace(facts.launch, state="lost")  # its launcher is gone

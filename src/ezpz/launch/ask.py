@@ -39,8 +39,10 @@ __all__ = ["PATIENCE", "ask", "main"]
 
 PATIENCE = {"stacks": 30.0, "end": 5.0, "kill": 5.0}  # seconds for the answer: ranks on all hosts tell their stacks
 _ON_THE_WAY = 10.0  # seconds besides, for ssh or the scheduler to begin
+_MOMENT = 1.0  # second in which one that begins listens, and one that ends has recorded that
 _LAST = 1.0  # second for what it wrote, when it is killed
 _TYPED = {"stacks": "ezpz stacks {}", "end": "ezpz kill {}", "kill": "ezpz kill --now {}"}
+_LEFT = "ezpz kill --hosts {host} {id}"
 _WANTED = {"stacks": "where its ranks are", "end": "it to end", "kill": "it to end"}
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")  # no option, and no other word of a shell
 _SOCKET = re.compile(r"@ezpz-launch-[\w+.-]+|/.*/launch-[\w+.-]+\.sock")
@@ -68,7 +70,15 @@ def ask(launch: Launch, word: str, patience: float = 0.0) -> dict[str, Any]:
     if _has_ended(launch):
         return {"ended": True}
     pid = f", pid {launch.pid}" if launch.pid else ""
-    raise MachineError(f"launch {launch.launch_id} on {launch.host}{pid}: {reason}; expected {_WANTED[word]}.")
+    typed = shlex.quote(launch.launch_id)
+    raise MachineError(
+        f"launch {launch.launch_id} on {launch.host}{pid}: {reason}; expected {_WANTED.get(word, 'an answer')}."
+        + (
+            ""
+            if launch.is_here
+            else f" Where it is gone, `{_LEFT.format(host=launch.host, id=typed)}` ends what is left."
+        )
+    )
 
 
 def _has_ended(launch: Launch) -> bool:
@@ -87,7 +97,7 @@ def _here(where: str, word: str, patience: float, host: str) -> dict[str, Any]:
     parts: list[bytes] = []
     size = 0
     try:
-        connection = local_socket.reach(where, 0.0)
+        connection = local_socket.reach(where, min(_MOMENT, patience / 4))
     except OSError as error:
         return {"failed": f"nothing answers at its socket ({error.strerror or error}): it begins, ends or is gone"}
     try:
@@ -100,9 +110,9 @@ def _here(where: str, word: str, patience: float, host: str) -> dict[str, Any]:
                 return {"failed": f"its answer has more than {LARGEST >> 20} MiB"}
             connection.settimeout(max(0.001, end - time.monotonic()))
     except TimeoutError:
-        return {
-            "failed": f"it has not answered within {patience:.0f} s; its process may be stopped (`ps -o stat= -p PID`)"
-        }
+        pid = local_socket.credentials(connection)[0] if sys.platform == "linux" else 0
+        look = f"; it may be stopped: look at `ps -o stat= -p {pid}`" if pid else ""
+        return {"failed": f"it has not answered within {patience:g} s{look}"}
     except OSError as error:
         return {"failed": f"it hung up ({error.strerror or error}); it may have ended"}
     finally:

@@ -179,11 +179,13 @@ class Launcher(Record):
         pid: Its number.
         born: When it was born, in the system's own words: numbers come again.
         place: The host, and its table of processes.
+        socket: Where it is asked.
     """
 
     pid: int = number_field(default=0)
     born: str = text_field(LONGEST, default="")
     place: str = text_field(LONGEST, default="")
+    socket: str = text_field(LONGEST, default="")
 
 
 class AskedRank(Record):

@@ -12,7 +12,6 @@ from pathlib import Path
 from ezpz.files import read_text
 from ezpz.records.chain import CHAIN, JOBS, VERDICT, ChainJobs, ChainLimits
 from ezpz.records.launch import LaunchRecord
-from ezpz.register import heads
 from ezpz.track.launches import find_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -71,6 +70,8 @@ def run_folders(folder: Path) -> list[Path]:
     """
     found = {row.job: row.run for row in ChainJobs.read(folder / JOBS).jobs}
     if not all(found.values()):
+        from ezpz.register import heads  # which the list of runs need not
+
         here = os.path.realpath(folder)
         for head in heads():
             record = LaunchRecord.read(head.path)

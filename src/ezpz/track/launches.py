@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ezpz.fields import Record
 from ezpz.records.launch import Failure, LaunchRecord
-from ezpz.register import folders_of
 from ezpz.why.engine import says_more
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -22,6 +21,8 @@ _DECIDES = 300.0  # seconds: a probe, memory that is waited for, and a pause are
 
 def find_launch(launch_id: str) -> tuple[Path, LaunchRecord] | None:
     """Return the ``run.json`` of a launch and what it says of it; None where it is not kept here."""
+    from ezpz.register import folders_of  # a list of runs without launches need not
+
     for folder in folders_of(launch_id):
         path = Path(folder, "run.json")
         record = _record_in(path)

@@ -24,6 +24,7 @@ __all__ = ["ENDING", "Askers"]
 
 ENDING = ("end", "kill")  # words of the supervisor
 _LONGEST = 512  # bytes of a question
+_DRAINED = 1 << 16  # bytes of it that are thrown away
 _SILENCE = 10.0  # seconds in which it must have come
 _MOST = 64  # connections at a time
 _LAST_ANSWERS = 1.0  # seconds, when the launch ends
@@ -55,9 +56,10 @@ class Askers:
             self._listener.setblocking(False)
             self._loop.read(self._listener, self._accept)
 
-    def is_asked(self, word: str) -> bool:
-        """Tell whether somebody waits for the answer to a word."""
-        return word in self._waiting.values()
+    @property
+    def words(self) -> set[str]:
+        """The words to which somebody waits for the answer."""
+        return set(self._waiting.values())
 
     def answer(self, word: str, result: dict[str, Any]) -> None:
         """Send all that have asked this the result, and hang up on each that has it."""
@@ -101,8 +103,9 @@ class Askers:
         """Say why nothing is answered, as far as that is read at once."""
         try:
             connection.send(_line({"refused": why}))
+            connection.recv(_DRAINED)  # what stays unread at the end would take the line with it
         except OSError:
-            pass  # it has gone
+            pass  # it has gone, or said no more
         self._forget(connection)
         connection.close()
 

@@ -636,16 +636,28 @@ class Supervisor:
             if word == "kill":
                 self.kill()
             return {"taken": word}
-        known = {each for world in self._running for each in world.watch.answers}
-        if word not in known:
-            return {"refused": f"no word {word!r}; expected one of {', '.join(sorted({*known, *ASKED_TO_END}))}"}
+        if word not in self._words():
+            return self._refusal(word)
         for world in self._running:
             world.watch.question(word)
         return None
 
+    def _words(self) -> set[str]:
+        """Return the words that watchers answer."""
+        return {word for world in self._running for word in world.watch.answers}
+
+    def _refusal(self, word: str) -> dict[str, Any]:
+        known = ", ".join(sorted({*self._words(), *ASKED_TO_END}))
+        return {"refused": f"nothing answers {word!r} here; expected one of {known}"}
+
+    def turn_away(self) -> None:
+        """Refuse those who wait for the answer of a watcher that has failed."""
+        for word in self._askers.words - self._words():
+            self.answer(word, self._refusal(word))
+
     def is_asked(self, word: str) -> bool:
         """Tell whether somebody waits for the answer to a word."""
-        return self._askers.is_asked(word)
+        return word in self._askers.words
 
     def answer(self, word: str, answer: dict[str, Any]) -> None:
         """Answer those who have asked this."""
