@@ -53,7 +53,7 @@ MAY_IMPORT = {
     "interrupt": set(),
     "local_socket": set(),
     "proc": set(),
-    "register": {"errors", "files", "local_socket", "proc", "records"},
+    "register": {"errors", "fields", "files", "local_socket", "proc", "records"},
     "log": {"errors", "rank_log", "ranks", "visible"},
     "rank_log": set(),
     "ranks": {"errors"},

@@ -304,7 +304,8 @@ def test_a_variable_is_found_where_the_code_asks_for_it(tmp_path):
 
 def test_every_file_of_the_page_is_one_that_the_code_names():
     """And every file that a run's folder gets is on the page."""
-    rows = re.findall(r"^\| `([^`]+)` \|", (DOCS / "files.md").read_text(encoding="utf-8"), re.MULTILINE)
+    text = (DOCS / "files.md").read_text(encoding="utf-8").partition(record_fields.BEGIN)[0]
+    rows = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     for name in rows:
         last = [part for part in name.split("/") if part][-1]

@@ -347,16 +347,23 @@ def json_field(kind: type = object, *, default: Any = _REQUIRED) -> Any:
 
 def _taken(record: type[Record], values: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
     """Return the value of each field, from what a constructor was given."""
-    name, fields, defaults = record.__name__, record.NAMES, record.DEFAULTS
-    given = dict(zip(fields, values))  # noqa: B905  # too many are counted below, too few have defaults
-    odd = [each for each in named if each in given or each not in fields]
-    if odd or len(values) > len(fields):
-        raise TypeError(f"{name} takes each of {', '.join(fields)} once; got {len(values)} values and {sorted(named)}")
-    found = {**defaults, **given, **named}
-    missing = [each for each in fields if each not in found]
+    fields, defaults = record.NAMES, record.DEFAULTS
+    taken, missing, used = [*values], [], 0
+    for name in fields[len(values) :]:  # one pass: a launcher makes a record of each report of each rank
+        if name in named:
+            taken.append(named[name])
+            used += 1
+        elif name in defaults:
+            default = defaults[name]
+            taken.append({} if default is EMPTY else default)
+        else:
+            missing.append(name)
+    if used != len(named) or len(values) > len(fields):
+        names = ", ".join(fields)
+        raise TypeError(f"{record.__name__} takes each of {names} once; got {len(values)} values and {sorted(named)}")
     if missing:
-        raise TypeError(f"{name} lacks {', '.join(missing)}")
-    return [{} if found[each] is EMPTY else found[each] for each in fields]
+        raise TypeError(f"{record.__name__} lacks {', '.join(missing)}")
+    return taken
 
 
 def _fit(name: str, field: Field | None, default: Any) -> tuple[Any, ...]:
@@ -423,10 +430,9 @@ class Record(metaclass=_RecordType):
     else:
 
         def __init__(self, *values: Any, **named: Any) -> None:
-            kind = type(self)
-            if named or len(values) != len(kind.NAMES):
-                values = _taken(kind, values, named)
-            for put, value in zip(kind.PUTS, values):  # noqa: B905  # of one length
+            if named or len(values) != len(self.NAMES):
+                values = _taken(type(self), values, named)
+            for put, value in zip(self.PUTS, values):  # noqa: B905  # of one length
                 put(self, value)
             self.__post_init__()
 

@@ -154,12 +154,12 @@ def test_what_is_said_of_a_launch_from_its_begin_to_its_end():
     assert (told["plan"]["scheduler"], told["plan"]["job_id"]) == (None, None)
     assert told["plan"]["line"].endswith("train.py --api-key '<redacted>'")
     assert "s3cret" not in json.dumps(told)
-    over = record.ended({**told, "cause": record.failure("rank 1 was killed", rank=1, code=-9)}, 137, WHEN + 2.5)
+    over = record.ended({**told, "cause": record.failure("rank 1 was killed", rank=1, code=-9)}, WHEN, 137, WHEN + 2.5)
     assert set(over) == set(told)
     assert (over["state"], over["seconds"], over["exit_code"]) == ("failed", 2.5, 137)
     assert (over["cause"]["signal"], over["cause"]["code"], over["cause"]["rank"]) == ("SIGKILL", None, 1)
-    assert record.ended(told, 0, WHEN)["state"] == "finished"
-    assert record.ended(told, 124, WHEN, stopped=True)["state"] == "stopped"
+    assert record.ended(told, WHEN, 0, WHEN)["state"] == "finished"
+    assert record.ended(told, WHEN, 124, WHEN, stopped=True)["state"] == "stopped"
     assert record.failure("x", code=-63)["signal"] == "signal 63"
 
 

@@ -223,7 +223,7 @@ class Words(Direction):
             raise Malformed(f"{kind.__name__} has {len(kind.CHECKS)} fields; {len(words)} came")
         try:
             read = [field.read(word) for field, word in zip(kind.CHECKS.values(), words)]  # noqa: B905  # of one length
-            return kind(**dict(zip(kind.CHECKS, read)))  # noqa: B905  # as above
+            return kind(*read)
         except Malformed as error:
             raise Malformed(f"{kind.__name__}: {error}") from None
 

@@ -25,6 +25,7 @@ from ezpz.progress import AskedToEnd
 from ezpz.records.run import RunRecord
 from ezpz.redact import redact_config, redact_text
 from ezpz.track.writer_lock import birth
+from ezpz.visible import visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -137,8 +138,9 @@ def read_record(path: Path) -> RunRecord:
         _noted.add(str(path))
         from ezpz.log import get_logger  # `logging` costs 10 ms, which only a warning needs
 
+        names = ", ".join(dict.fromkeys(wrong))
         get_logger(__name__).warning(
-            f"{path}: took {', '.join(dict.fromkeys(wrong))} as missing: not of the type that ezpz writes there."
+            f"{visible(str(path))}: took {names} as missing: not of the type that ezpz writes there."
         )
     for name in wrong:
         _leave_out(facts, name)
