@@ -703,8 +703,10 @@ def test_ezpz_kill_waits_for_the_save_unless_it_is_now(start_launch, run_cli, cl
     done = run_cli([sys.executable, "-m", "ezpz", "kill", launch_id, *["--now"] * now], clean_env, 100)
     assert done.returncode == 0, done.stderr
     _, errors = run.communicate(timeout=60)
-    assert run.returncode == (-signal.SIGKILL if now else 143), errors
+    assert run.returncode == 143, errors
+    assert record_of(tmp_path)["state"] == "stopped"
     assert [len(set(saved_in(tmp_path, 2)))] if not now else not list(tmp_path.glob("saved-*")), errors
+    assert ("asking the ranks to save" in errors) is not now
 
 
 def preempt(slurm, _):

@@ -535,6 +535,16 @@ class Supervisor:
             world.cancel_kill()
         self.hosts.kill()
 
+    def _kill_at_once(self) -> None:
+        """Kill all ranks now, because somebody wants that, and let none of them save before."""
+        for world in self._running:
+            if not world.outcome.code:
+                world.outcome.code, world.outcome.stopped = 128 + signal.SIGTERM, True
+            if not (world.begun or world.stopping):
+                world.stop(FAILURE_GRACE)
+        self._stop_all()
+        self.kill()
+
     def judge_launcher(self) -> None:
         """Find what is the fault of the program that started the ranks, after its end; agents have had their time to
         report.
@@ -631,10 +641,12 @@ class Supervisor:
     def _asked(self, word: str, host: str) -> dict[str, Any] | None:
         """Do what is asked for, and return the answer; None where a watcher gives it."""
         if word in ASKED_TO_END:
-            self.say(f"`ezpz kill`{f' on {host}' if host else ''} ends this launch")
-            self._signal(signal.SIGTERM)
-            if word == "kill":
-                self.kill()
+            now = " --now" if word == "kill" else ""
+            self.say(f"`ezpz kill{now}`{f' on {host}' if host else ''} ends this launch")
+            if now:
+                self._kill_at_once()
+            else:
+                self._signal(signal.SIGTERM)
             return {"taken": word}
         if word not in self._words():
             return self._refusal(word)
