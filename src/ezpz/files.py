@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     Path = str | os.PathLike[str]
-    Shape = dict[str, Any]
 
-_NUMBERS, _LEAST = (int, float), -(2**63)
 LARGEST = 64 << 20  # bytes of a file that is read whole: a `run.json` of 100,000 ranks has a tenth of it
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -89,69 +87,15 @@ def read_text(path: Path) -> str | None:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def read_object(path: Path, shape: Shape | None = None) -> dict[str, Any]:
-    """Return the object in a JSON file; empty when the file is missing, broken, too large or holds something else.
-
-    Args:
-        path: The file.
-        shape: What its fields hold (`drop_misfits`); one that holds something else is left out.
-    """
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; empty when the file is missing, broken, too large or holds something else."""
     import json
 
     try:
         value = json.loads(read_bytes(path))
     except (OSError, ValueError, RecursionError):  # the last of JSON of absurd depth
         return {}
-    if not isinstance(value, dict):
-        return {}
-    if shape is not None:
-        drop_misfits(value, shape)
-    return value
-
-
-def drop_misfits(fields: dict[str, Any], shape: Shape) -> list[str]:
-    """Take out of an object what holds another type than it must, as if it were missing, and return the names.
-
-    Args:
-        fields: The object, as JSON has it.
-        shape: For a name what stands there: types; a function that tells whether a value fits; a dict, the shape of an
-            object; or a list of one of these. A null fits everywhere but in a list; a bool is no number, and a number
-            is finite and has at most 64 bits. In an
-            object ``*`` means every other name; names that are not in it are left alone; one without a name that ``!``
-            lists is a misfit. Of a list of objects the misfits are left out, of other lists all.
-    """
-    wrong: list[str] = []
-    every = shape.get("*")
-    for name in list(fields) if every is not None else shape:
-        value = fields.get(name)
-        if value is not None and name != "!" and not _fits(value, shape.get(name, every), name, wrong):
-            del fields[name]
-            wrong.append(name)
-    return wrong
-
-
-def _fits(value: Any, expected: Any, name: str, wrong: list[str]) -> bool:
-    kind = type(expected)
-    if kind is tuple:  # first, as nearly all are
-        found = type(value)
-        return found in expected and (found is str or found not in _NUMBERS or _LEAST <= value < -_LEAST)
-    if kind is dict:
-        if type(value) is not dict:
-            return False
-        wrong += [f"{name}.{inner}" for inner in drop_misfits(value, expected)]
-        return "!" not in expected or all(value.get(inner) is not None for inner in expected["!"])
-    if kind is list:
-        return type(value) is list and _all_fit(value, expected[0], name, wrong)
-    return bool(expected(value))
-
-
-def _all_fit(values: list[Any], expected: Any, name: str, wrong: list[str]) -> bool:
-    if type(expected) is not dict:
-        return all(_fits(each, expected, name, wrong) for each in values)
-    count = len(values)
-    values[:] = [each for each in values if _fits(each, expected, name, wrong)]
-    wrong += [name] * (len(values) < count)
-    return True
+    return value if isinstance(value, dict) else {}
 
 
 def inside(folder: Path, name: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 import ezpz
 from ezpz.cli.running import table
+from ezpz.register import Launch
 
 SRC = str(Path(ezpz.__file__).parents[1])
 HOSTILE = "x\x1b]0;owned\x07\x1b[2J\x1b[31m\x1b[8m\x9b5m\u202eabc\u2066\ud800\r\x85"
@@ -149,7 +150,7 @@ def test_an_export_stays_in_its_folder(tmp_path):
 
 
 def test_a_command_of_several_lines_is_one_line_of_the_table():
-    entry = {"launch_id": "5f3a", "command": ["python3", "-c", f"a\n{IN_FOLDER}"], "hosts": ["n01"], "world_size": 2}
-    text = table([entry])
+    launch = Launch("5f3a", command=("python3", "-c", f"a\n{IN_FOLDER}"), hosts=("n01",), ranks=2)
+    text = table([launch])
     assert len(text.splitlines()) == 2
     assert STEERS.findall(text) == []

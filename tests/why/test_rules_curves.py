@@ -63,7 +63,7 @@ SAID = "loss=nan on rank 1 at step 17"
 def test_a_training_that_ended_itself_because_of_its_loss_ended_of_that(findings):
     cause = {"text": "rank 0 exited", "rank": 0, "code": 1, "signal": None}
     known = facts(*findings, state="failed", exit_code=1, cause=cause)
-    known.run["cause"] = f"LostLossError: {SAID}; all ranks ended after step 20 (on_nan=stop), and"
+    known.run = known.run.changed(cause=f"LostLossError: {SAID}; all ranks ended after step 20 (on_nan=stop), and")
     causes = diagnose(known)
     assert [each.cause for each in causes] == ["non-finite-loss", "exit-code", *["loss-spike"] * bool(findings)]
     assert causes[0].certainty == Certainty.SEEN

@@ -145,13 +145,13 @@ def _ask(facts: Facts) -> None:
 
 def _look_at_losses(facts: Facts) -> None:
     """Find what stands out in the losses of a run that had no time for it: one that runs, was killed or exited."""
-    if not facts.run_folder or "findings" in facts.run:
+    if not facts.run_folder or "findings" in facts.run.raw:
         return
     try:
         from ezpz.track.curves import curve_findings
         from ezpz.track.run import open_run
 
-        facts.run["findings"] = curve_findings(open_run(facts.run_folder))
+        facts.run = facts.run.changed(findings=curve_findings(open_run(facts.run_folder)))
     except (EzpzError, ImportError, ValueError, TypeError, KeyError):  # no journal, or a damaged one: it says nothing
         return
 
@@ -181,8 +181,7 @@ def _text(facts: Facts, causes: Sequence[Cause]) -> Iterator[str]:
 def _head(facts: Facts) -> str:
     launch = facts.launch
     if not launch.raw:
-        run = facts.run
-        return f"{run.get('name') or facts.run_folder}: no record of its launch is kept; only what the run recorded"
+        return f"{facts.run.name or facts.run_folder}: no record of its launch is kept; only what the run recorded"
     words = shlex.join(launch.command)
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launch.started or 0.0))
     ranks, hosts = facts.world_size, len(launch.plan.hosts)
@@ -193,7 +192,7 @@ def _head(facts: Facts) -> str:
 
 
 def _no_cause(facts: Facts) -> str:
-    state = facts.launch.state or facts.run.get("state")
+    state = facts.launch.state or facts.run.state
     if state in {"finished", "exited"}:
         return "nothing stands out"
     if state == "running":
@@ -236,7 +235,7 @@ def _as_json(facts: Facts, causes: Sequence[Cause]) -> dict[str, Any]:
     launch = facts.launch
     return {
         "launch_id": launch.launch_id or None,
-        "state": launch.state or facts.run.get("state"),
+        "state": launch.state or facts.run.state or None,
         "exit_code": launch.exit_code,
         "record": str(Path(facts.launch_folder, "run.json")) if facts.launch_folder else None,
         "run": facts.run_folder or None,

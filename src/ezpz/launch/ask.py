@@ -178,9 +178,9 @@ def _ways(launch: Launch, words: Sequence[str], reasons: list[str]) -> Iterator[
     libraries = os.environ.get("LD_LIBRARY_PATH")  # a Python of a module may need this to start at all
     command = [*(["env", f"LD_LIBRARY_PATH={libraries}"] if libraries else [])]
     command += [sys.executable, "-I", "-S", os.path.abspath(__file__), *words]
-    program = ssh.words_of(os.environ) or [find_program("ssh")]
+    program = ssh.words_of(os.environ) or [find_program(ssh.Ssh.name)]
     if program[0]:
-        yield _Way("ssh", ssh.line_to(program, launch.host, command), os.environ)
+        yield _Way(ssh.Ssh.title, ssh.line_to(program, launch.host, command), os.environ)
     else:
         reasons.append("no ssh on PATH")
     if launch.job and launch.scheduler and _JOB.fullmatch(launch.job):

@@ -12,8 +12,8 @@ import signal
 import time
 
 from ezpz.fields import Record
-from ezpz.files import read_object
 from ezpz.interpreter import module_line
+from ezpz.records.launch import LaunchRecord
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -139,14 +139,14 @@ def _answer(folder: str) -> Answer:
     with open(os.path.join(folder, "words"), encoding="utf-8", errors="replace") as file:
         words = cause_of(folder, file.readlines())
     return Answer(
-        facts=facts, began=bool(facts or read_object(os.path.join(folder, "run.json")).get("began")), words=words
+        facts=facts, began=bool(facts or LaunchRecord.read(os.path.join(folder, "run.json")).began), words=words
     )
 
 
 def cause_of(folder: str, lines: Sequence[str]) -> str:
     """Return what ended a launch: the cause in its record, else the last line that it wrote, without our name."""
-    cause = read_object(os.path.join(folder, "run.json")).get("cause")
-    if isinstance(cause, dict) and cause.get("text"):
-        return str(cause["text"])
+    cause = LaunchRecord.read(os.path.join(folder, "run.json")).failure.text
+    if cause:
+        return cause
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return last.removeprefix("ezpz: ").removeprefix("launch: ")

@@ -15,8 +15,8 @@ from ezpz.why.cause import Cause, Certainty
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
+    from ezpz.records.run import Finding
     from ezpz.why.facts import Facts
 
 __all__ = ["ended_by_loss", "of_losses"]
@@ -38,8 +38,8 @@ _ENDED = "LostLossError: "
 
 def ended_by_loss(facts: Facts) -> Iterator[Cause]:
     """The training ended itself, as it was asked to, because a loss was NaN or infinite."""
-    cause = facts.run.get("cause")
-    if not isinstance(cause, str) or not cause.startswith(_ENDED):
+    cause = facts.run.cause
+    if not cause.startswith(_ENDED):
         return
     text = cause.removeprefix(_ENDED).partition(";")[0]
     found = next((each for each in _found(facts) if each.cause == "non-finite-loss"), None)
@@ -57,41 +57,32 @@ def of_losses(facts: Facts) -> Iterator[Cause]:
 
 
 def _found(facts: Facts) -> Iterator[Cause]:
-    listed = facts.run.get("findings")
-    found = [each for each in (listed if isinstance(listed, list) else []) if _is_known(each)]
-    for each in sorted(found, key=lambda one: (_ORDER.index(one["kind"]), one["step"])):
-        rank = each.get("rank") if isinstance(each.get("rank"), int) else None
+    found = [
+        (each.step, each) for each in facts.run.findings if each.kind in _ORDER and each.text and each.step is not None
+    ]
+    for step, each in sorted(found, key=lambda one: (_ORDER.index(one[1].kind), one[0])):
         yield Cause(
-            each["kind"],
-            each["text"],
+            each.kind,
+            each.text,
             Certainty.FINDING,
-            rank=rank,
-            host=None if rank is None else facts.host(rank),
-            step=each["step"],
+            rank=each.rank,
+            host=None if each.rank is None else facts.host(each.rank),
+            step=step,
             evidence=tuple(_evidence(each)),
-            advice=_ADVICE[each["kind"]],
+            advice=_ADVICE[each.kind],
         )
 
 
-def _is_known(each: object) -> bool:
-    return (
-        isinstance(each, dict)
-        and each.get("kind") in _ORDER
-        and isinstance(each.get("text"), str)
-        and isinstance(each.get("step"), int)
-    )
-
-
-def _evidence(finding: dict[str, Any]) -> Iterator[str]:
-    if finding["kind"] == "non-finite-loss":
-        if isinstance(finding.get("ranks"), int) and finding["ranks"] > 1:
-            yield f"{finding['ranks']} ranks recorded {finding.get('value')} at that step"
-        if finding.get("before_step") is not None:
-            yield f"the last finite value is {finding.get('before')} at step {finding['before_step']}"
-    elif finding["kind"] == "same-batches" and isinstance(finding.get("different"), int):
+def _evidence(finding: Finding) -> Iterator[str]:
+    if finding.kind == "non-finite-loss":
+        if isinstance(finding.ranks, int) and finding.ranks > 1:
+            yield f"{finding.ranks} ranks recorded {finding.value} at that step"
+        if finding.before_step is not None:
+            yield f"the last finite value is {finding.before} at step {finding.before_step}"
+    elif finding.kind == "same-batches" and finding.different is not None:
         yield (
-            f"in {finding.get('looks')} looks their batches had the same checksums, {finding['different']} different "
+            f"in {finding.looks} looks their batches had the same checksums, {finding.different} different "
             "ones; ranks that share batches by design (tensor parallel) do not count"
         )
-    elif finding["kind"] == "loss-spike" and isinstance(finding.get("spread"), (int, float)):
-        yield f"before it the values spread by {finding['spread']:.3g} (1.4826 times the median absolute deviation)"
+    elif finding.kind == "loss-spike" and finding.spread is not None:
+        yield f"before it the values spread by {finding.spread:.3g} (1.4826 times the median absolute deviation)"

@@ -8,6 +8,7 @@ from ezpz.fields import as_far_as_it_fits
 from ezpz.files import read_object
 from ezpz.records.collectives import COLLECTIVES, CollectivesRecord, RankCollectives
 from ezpz.records.launch import AskedRanks, Failure, LaunchRecord
+from ezpz.records.run import RunRecord
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Facts:
     Attributes:
         launch: The record of the launch; empty where no launch is known.
         asked: What the ranks of a running launch have answered; None where they were not asked.
-        run: ``run.json`` of the run's own folder; empty where the program recorded nothing.
+        run: The record of the run's own folder; empty where the program recorded nothing.
         run_folder: That folder; empty where there is none.
         launch_folder: Folder of the launch's record; empty where there is none.
         ranks: Of each rank that is known, what it was doing at the end or when it was asked.
@@ -40,7 +41,7 @@ class Facts:
     ) -> None:
         self.launch = LaunchRecord.of(launch or {})
         self.asked: AskedRanks | None = None
-        self.run = dict(run or {})
+        self.run = RunRecord.of(run or {})
         self.launch_folder = launch_folder
         self.run_folder = run_folder
         self.ranks = CollectivesRecord.of(collectives or {}).by_rank
