@@ -10,7 +10,6 @@ from ezpz.fields import (
     Record,
     as_far_as_it_fits,
     flag_field,
-    json_field,
     list_field,
     map_field,
     number_field,
@@ -23,7 +22,7 @@ from ezpz.records.stored import LONGEST, Stored
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 __all__ = ["DeviceFigures", "Figure", "HardwareRow", "HardwareSummary", "HostFigures"]
@@ -34,6 +33,30 @@ _FAR = 2.0**63
 
 def _figure() -> Any:
     return row_field(Real(-_FAR, _FAR), Real(-_FAR, _FAR), Real(-_FAR, _FAR), default=None)
+
+
+class DeviceSummary(Record):
+    """What a device did in a whole run.
+
+    Attributes:
+        name: Its kind.
+        given: Whether a rank had it as its own.
+        clock: The clock of its cores in MHz: the mean, and the most.
+    """
+
+    name: str = text_field(LONGEST, default="")
+    given: bool = flag_field(default=False)
+    clock: Sequence[float] = list_field(Real(-_FAR, _FAR), default=())
+
+
+class HostSummary(Record):
+    """What a host did in a whole run.
+
+    Attributes:
+        devices: Its devices, by id: of further figures (docs/hardware.md), too, the mean and the most.
+    """
+
+    devices: Mapping[str, DeviceSummary] = map_field(Part(DeviceSummary), default=EMPTY)
 
 
 class HardwareSummary(Stored):
@@ -54,7 +77,7 @@ class HardwareSummary(Stored):
     devices: int = number_field(default=0)
     joules: float | None = real_field(default=None)
     joules_of_hosts: float | None = real_field(default=None)
-    hosts: dict[str, Any] = json_field(dict, default=EMPTY)
+    hosts: Mapping[str, HostSummary] = map_field(Part(HostSummary), default=EMPTY)
     hosts_left_out: int = number_field(default=0)
     runs: int = number_field(default=1)
 

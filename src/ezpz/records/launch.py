@@ -19,6 +19,7 @@ from ezpz.fields import (
     replace,
     text_field,
 )
+from ezpz.records.hardware import HardwareSummary
 from ezpz.records.stored import LONGEST, Stored, text
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -37,8 +38,8 @@ __all__ = [
     "FoundCause",
     "Group",
     "Hang",
-    "Hardware",
     "Kernel",
+    "LagRow",
     "LaunchRecord",
     "LaunchedPlan",
     "PlaceInChain",
@@ -326,38 +327,22 @@ class Arrivals(Record):
     others: Shares = part_field(Shares, default=Shares())
 
 
-class DeviceHardware(Record):
-    """What a device did.
+class LagRow(Record):
+    """A row of ``arrivals.jsonl``: how long after the first rank each one came, in some seconds.
 
     Attributes:
-        name: Its name.
-        given: Whether the ranks were given it.
-        clock: Its clock in MHz: the mean, and the highest.
+        v: 1, the version of this format.
+        t: When the seconds ended, in epoch seconds.
+        s: How many they are.
+        lag: Of each rank, its mean time after the first one, in seconds.
+        source: ``device`` where the devices told; else the hosts did.
     """
 
-    name: str = text_field(LONGEST, default="")
-    given: bool = flag_field(default=False)
-    clock: Sequence[float] = list_field(Real(-_LARGE, _LARGE), default=())
-
-
-class HostHardware(Record):
-    """What the devices of a host did.
-
-    Attributes:
-        devices: Each by its id.
-    """
-
-    devices: Mapping[str, DeviceHardware] = map_field(Part(DeviceHardware), default=EMPTY)
-
-
-class Hardware(Record):
-    """What the hardware did, which ``watch/hardware`` has summed up.
-
-    Attributes:
-        hosts: Each host.
-    """
-
-    hosts: Mapping[str, HostHardware] = map_field(Part(HostHardware), default=EMPTY)
+    v: int = number_field(1, 1)
+    t: float = real_field()
+    s: float = real_field()
+    lag: Mapping[str, float] = map_field(Real(-_LARGE, _LARGE))
+    source: str = text_field(LONGEST, default="")
 
 
 class AskedToSave(Record):
@@ -545,7 +530,7 @@ class LaunchRecord(Attempt):
     arrivals: Arrivals | None = part_field(Arrivals, default=None)
     check: Check = part_field(Check, default=Check())
     notes: Sequence[str] = list_field(text(), default=())
-    hardware: Hardware = part_field(Hardware, default=Hardware())
+    hardware: HardwareSummary = part_field(HardwareSummary, default=HardwareSummary())
 
     @property
     def failed(self) -> Sequence[Failure]:

@@ -52,9 +52,10 @@ class Facts:
         launch = read_object(os.path.join(launch_folder, "run.json")) if launch_folder else {}
         run = read_object(os.path.join(run_folder, "run.json")) if run_folder else {}
         collectives = read_object(os.path.join(launch_folder, COLLECTIVES)) if launch_folder else {}
-        if collectives.get("launch_id") != launch.get("launch_id"):  # of an earlier launch with the same --log-dir
-            collectives = {}
-        return cls(launch, run, launch_folder=launch_folder, run_folder=run_folder, collectives=collectives)
+        made = cls(launch, run, launch_folder=launch_folder, run_folder=run_folder, collectives=collectives)
+        if CollectivesRecord.of(collectives).launch_id != made.launch.launch_id:  # of an earlier one in this --log-dir
+            made.ranks = {}
+        return made
 
     def use_answer(self, answer: Mapping[str, Any]) -> None:
         """Take what the ranks of a running launch have answered: they are asked, and not ended."""

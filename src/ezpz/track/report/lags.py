@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ezpz.fields import from_fields
 from ezpz.files import read_bytes
+from ezpz.records.launch import LagRow
 from ezpz.track.launches import find_launch
 from ezpz.track.quantities import duration
 from ezpz.track.report.markup import shown
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
 _FILE = "arrivals.jsonl"  # `ezpz.watch.stragglers.launcher` writes it, and says what its fields are
 _ROWS, _COLUMNS = 64, 24  # at most; of more ranks the latest, of more windows each column is several
-_VERSION = 1
 
 
 def lags_part(run: Run) -> Part:
@@ -40,7 +41,7 @@ _WHY_NOT = (
 )
 
 
-def _windows(path: Path) -> list[dict[str, Any]]:
+def _windows(path: Path) -> list[LagRow]:
     """Return the windows that a file holds, in the order of time."""
     try:
         lines = read_bytes(path).split(b"\n")
@@ -49,41 +50,25 @@ def _windows(path: Path) -> list[dict[str, Any]]:
     windows = []
     for line in lines:
         try:
-            row = json.loads(line) if line else None
-        except (ValueError, RecursionError):  # torn by a crash, or JSON of absurd depth
+            row = from_fields(LagRow, {"source": "", **json.loads(line)}) if line else None
+        except (ValueError, TypeError, RecursionError):  # torn by a crash, no row, or JSON of absurd depth
             continue
-        if isinstance(row, dict) and _is_window(row):
+        if row and row.lag and all(map(str.isdecimal, row.lag)):
             windows.append(row)
-    return sorted(windows, key=lambda row: row["t"])
+    return sorted(windows, key=lambda row: row.t)
 
 
-def _is_window(row: dict[str, Any]) -> bool:
-    lag = row.get("lag")
-    return (
-        row.get("v") == _VERSION
-        and _is_number(row.get("t"))
-        and _is_number(row.get("s"))
-        and isinstance(lag, dict)
-        and bool(lag)
-        and all(rank.isdecimal() and _is_number(value) for rank, value in lag.items())
-    )
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in {int, float} and value - value == 0
-
-
-def _map(windows: list[dict[str, Any]]) -> str:
+def _map(windows: list[LagRow]) -> str:
     """Return a coloured table of ranks by time, with its scale."""
     together = -(-len(windows) // _COLUMNS)
     columns = [windows[first : first + together] for first in range(0, len(windows), together)]
     totals: dict[int, float] = {}
     for row in windows:
-        for rank, value in row["lag"].items():
-            totals[int(rank)] = totals.get(int(rank), 0.0) + value * row["s"]
+        for rank, value in row.lag.items():
+            totals[int(rank)] = totals.get(int(rank), 0.0) + value * row.s
     latest = sorted(sorted(totals, key=lambda rank: (-totals[rank], rank))[:_ROWS])
-    begin = windows[0]["t"] - windows[0]["s"]
-    heads = [duration(max(0.0, column[-1]["t"] - begin), whole=True) for column in columns]
+    begin = windows[0].t - windows[0].s
+    heads = [duration(max(0.0, column[-1].t - begin), whole=True) for column in columns]
     cells = {rank: [_mean(column, str(rank)) for column in columns] for rank in latest}
     high = max((value for values in cells.values() for value in values if value is not None), default=0.0)
     head = "".join(f"<th>{shown(text)}</th>" for text in ("until", *heads))
@@ -92,15 +77,15 @@ def _map(windows: list[dict[str, Any]]) -> str:
         for rank, values in cells.items()
     ]
     table = f'<table class="map"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
-    source = "the devices' own times" if windows[-1].get("source") == "device" else "times of hosts"
+    source = "the devices' own times" if windows[-1].source == "device" else "times of hosts"
     notes = [f"Mean time after the first rank ({source}) 0 ms <i></i> {_ms(high)}"]
     if len(totals) > len(latest):
         notes.append(f"the {len(latest)} latest of {len(totals):,} ranks")
     return f'<div class="scroll">{table}</div><p class="scale">{". ".join(notes)}</p>\n'
 
 
-def _mean(column: list[dict[str, Any]], rank: str) -> float | None:
-    known = [(row["lag"][rank], max(row["s"], 1e-3)) for row in column if rank in row["lag"]]
+def _mean(column: list[LagRow], rank: str) -> float | None:
+    known = [(row.lag[rank], max(row.s, 1e-3)) for row in column if rank in row.lag]
     weight = sum(seconds for _, seconds in known)
     return sum(value * seconds for value, seconds in known) / weight if known else None
 
