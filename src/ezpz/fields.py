@@ -366,9 +366,10 @@ def _taken(record: type[Record], values: tuple[Any, ...], named: dict[str, Any])
     return taken
 
 
-def _fit(name: str, field: Field | None, default: Any) -> tuple[Any, ...]:
-    """Return what `as_far_as_it_fits` needs of a field: of one that fits as a whole or not at all, no `take`."""
-    return name, field, default, None if field is None or type(field).take is Field.take else field.take
+def _fit(name: str, put: Any, field: Any, default: Any) -> tuple[Any, ...]:
+    """Return what `as_far_as_it_fits` needs of a field; no `take` where it fits as a whole or not at all."""
+    is_whole = field is None or type(field).take is Field.take
+    return name, put, field and field.check, None if is_whole else field.take, default
 
 
 class _RecordType(type):
@@ -391,8 +392,11 @@ class _RecordType(type):
             "CHECKS": {**(base.CHECKS if base else {}), **checks},
         }
         made: Any = super().__new__(cls, name, bases, {**namespace, **table, "__slots__": own})
-        made.FITS = tuple(_fit(each, made.CHECKS.get(each), made.DEFAULTS.get(each, _REQUIRED)) for each in names)
         made.PUTS = (*(base.PUTS if base else ()), *(made.__dict__[each].__set__ for each in own))
+        made.FITS = tuple(
+            _fit(each, put, made.CHECKS.get(each), made.DEFAULTS.get(each, _REQUIRED))
+            for each, put in zip(names, made.PUTS, strict=True)
+        )
         return made  # type: ignore[no-any-return]  # it is a class
 
 
@@ -425,7 +429,7 @@ class Record(metaclass=_RecordType):
         DEFAULTS: ClassVar[dict[str, Any]]
         CHECKS: ClassVar[dict[str, Field]]
         PUTS: ClassVar[tuple[Callable[[Any, Any], None], ...]]
-        FITS: ClassVar[tuple[tuple[str, Field | None, Any, Callable[[Any, list[str], str], Any] | None], ...]]
+        FITS: ClassVar[tuple[tuple[Any, ...], ...]]
 
     else:
 
@@ -512,15 +516,15 @@ def as_far_as_it_fits(kind: type[_R], values: dict[str, Any], wrong: list[str], 
     Raises:
         Malformed: One without a default is.
     """
-    found = []  # a value for each field, in their order: names would cost a third more
-    for name, field, default, take in kind.FITS:
-        if field is None:
-            found.append(values if name == "raw" else default)
-            continue
+    made = object.__new__(kind)
+    for name, put, check, take, default in kind.FITS:
         value = values.get(name)
+        if check is None:
+            put(made, values if name == "raw" else default)
+            continue
         if value is not None:
             try:
-                found.append(field.check(value) if take is None else take(value, wrong, place + name))
+                put(made, check(value) if take is None else take(value, wrong, place + name))
                 continue
             except Malformed:
                 if default is _REQUIRED:
@@ -528,5 +532,6 @@ def as_far_as_it_fits(kind: type[_R], values: dict[str, Any], wrong: list[str], 
                 wrong.append(place + name)
         elif default is _REQUIRED:
             raise Malformed(f"{kind.__name__} lacks {name}")
-        found.append({} if default is EMPTY else default)
-    return kind(*found)
+        put(made, {} if default is EMPTY else default)
+    made.__post_init__()
+    return made

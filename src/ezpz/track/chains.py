@@ -38,8 +38,8 @@ def chain_of(run: RunRecord) -> dict[str, Any] | None:
         the queue; ``verdict``, empty while a job trains.
     """
     folder = _folder_of(run)
-    limits = ChainLimits.read(Path(folder, CHAIN)) if folder else ChainLimits()
-    if not limits.raw:
+    limits = ChainLimits.read(Path(folder, CHAIN)) if folder else None
+    if limits is None or not limits.raw:
         return None
     known = ChainJobs.read(Path(folder, JOBS))
     verdict = (read_text(Path(folder, VERDICT)) or "").strip().partition("\n")[0]

@@ -77,7 +77,9 @@ def failed_elsewhere(run: RunRecord, folder: Path) -> str:
         folder: The run folder.
     """
     found = find_launch(run.launch_id) if run.launch_id else None
-    launch = found[1] if found else LaunchRecord()
+    if found is None:
+        return ""
+    launch = found[1]
     cause, text = _cause_in(launch)
     if not cause.rank:
         return ""
