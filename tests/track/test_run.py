@@ -12,6 +12,9 @@ import pytest
 from ezpz import History
 from ezpz.cli.runs import glance, render
 from ezpz.errors import UsageError
+from ezpz.fields import as_far_as_it_fits
+from ezpz.records.journal import JournalRow
+from ezpz.records.run import RunRecord
 from ezpz.track.quantities import duration
 from ezpz.track.report.head import header
 from ezpz.track.run import is_run, open_run, seconds_taken
@@ -29,6 +32,24 @@ def test_a_finished_run_is_read_back(make_history):
     assert run.table.cells["loss"].values == [0.5]
     assert open_run(history.outdir / "metrics.jsonl").folder == run.folder
     assert run.windows == []
+
+
+def test_all_that_a_run_records_of_itself_is_described(make_history, tmp_path):
+    torch = pytest.importorskip("torch")
+    with make_history("mine", tmp_path / "run") as history:
+        history.log_config({"lr": 0.1}, model=torch.nn.Dropout(0.1))
+        for step in range(4):
+            history.update({"loss": [1.0, 0.5, float("nan"), float("nan")][step], "tps": 100.0})
+    facts, wrong = json.loads((tmp_path / "run/run.json").read_text()), []
+    record = RunRecord.of(facts, wrong)
+    assert facts.keys() <= RunRecord.CHECKS.keys()
+    for part in (record.ranks, record.process, record.environment, record.speed, *record.findings):
+        assert part.raw.keys() <= type(part).CHECKS.keys()
+    for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines():
+        row = as_far_as_it_fits(JournalRow, json.loads(line), wrong)
+        assert row.m == json.loads(line)["m"]
+    assert wrong == []
+    assert (record.effective.stochastic, record.findings[0].kind) == (["1 x Dropout(p=0.1)"], "non-finite-loss")
 
 
 ENDS = [
