@@ -18,6 +18,7 @@ import time
 from ezpz import register
 from ezpz.errors import MachineError, UsageError
 from ezpz.files import own_state_folder, private_folder, read_bytes, remove_folder, write_whole
+from ezpz.records.stored import SCHEMA
 from ezpz.redact import redact_argv, redact_config
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ezpz.launch.plan import LaunchPlan
     from ezpz.records.launch import LaunchRecord
 
-SCHEMA = 1
 _KEPT = 100  # launches
 _LONGEST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host
 _OURS = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9]{6}-[^/]{1,8}")

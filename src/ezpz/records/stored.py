@@ -13,13 +13,14 @@ from ezpz.files import read_object
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
-    from typing import Any, ClassVar
+    from collections.abc import Mapping
+    from typing import Any
 
     from typing_extensions import Self
 
-__all__ = ["LONGEST", "Stored", "text"]
+__all__ = ["LONGEST", "SCHEMA", "Stored", "text"]
 
+SCHEMA = 1  # of the files that this version writes
 LONGEST = 1 << 26  # characters of a text: no file that is read has more
 
 
@@ -38,13 +39,6 @@ class Stored(Record):
 
     raw: Mapping[str, Any] = EMPTY
 
-    if TYPE_CHECKING:
-        SCHEMA: ClassVar[int]
-        UPGRADES: ClassVar[tuple[Callable[[dict[str, Any]], dict[str, Any]], ...]]
-    else:
-        SCHEMA = 1  # what this version writes; a file without a schema is of the first
-        UPGRADES = ()  # what makes an object of schema 1 one of schema 2, and so on
-
     @classmethod
     def of(cls, values: Mapping[str, Any], wrong: list[str] | None = None) -> Self:
         """Return the record that an object holds.
@@ -53,11 +47,7 @@ class Stored(Record):
             values: The object, as JSON has it.
             wrong: Takes the names of fields that hold something else than they must.
         """
-        found = dict(values)
-        schema = found.get("schema")
-        for upgrade in cls.UPGRADES[max(schema, 1) - 1 if type(schema) is int else 0 :]:
-            found = upgrade(found)
-        return as_far_as_it_fits(cls, found, [] if wrong is None else wrong)
+        return as_far_as_it_fits(cls, dict(values), [] if wrong is None else wrong)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
@@ -77,8 +67,8 @@ class Stored(Record):
         Raises:
             TrackError: Its schema is newer than `SCHEMA`.
         """
-        schema = self.raw.get("schema")
-        if type(schema) is not int or schema <= self.SCHEMA:
+        schema = self.raw.get("schema")  # none is the first
+        if type(schema) is not int or schema <= SCHEMA:
             return
         from ezpz import __version__
 
@@ -86,5 +76,5 @@ class Stored(Record):
         writer = versions.get("ezpz", "a newer one") if isinstance(versions, dict) else "a newer one"
         raise TrackError(
             f"cannot read {path}: its schema is {schema}, written by ezpz {writer}; this ezpz {__version__} reads "
-            f"schemas up to {self.SCHEMA}. Use the ezpz that wrote it, or a newer one."
+            f"schemas up to {SCHEMA}. Use the ezpz that wrote it, or a newer one."
         )

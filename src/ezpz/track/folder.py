@@ -23,6 +23,7 @@ from ezpz.errors import UsageError
 from ezpz.files import make_closed_folder, read_bytes, read_object, write_whole
 from ezpz.progress import AskedToEnd
 from ezpz.records.run import RunRecord
+from ezpz.records.stored import SCHEMA
 from ezpz.redact import redact_config, redact_text
 from ezpz.track.writer_lock import birth
 from ezpz.visible import visible
@@ -177,7 +178,7 @@ class RunFile:
         self._began = time()
         self._earlier = self._read_earlier()
         self.facts: dict[str, object] = {
-            "schema": RunRecord.SCHEMA,
+            "schema": SCHEMA,
             "name": name,
             "state": "running",
             "started": now(),
