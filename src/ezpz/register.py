@@ -22,12 +22,13 @@ from ezpz import proc
 from ezpz.errors import UsageError
 from ezpz.fields import Record, replace
 from ezpz.files import LARGEST, open_regular, own_place, private_folder, state_folder, temporary_place
-from ezpz.records.launch import Launcher, LaunchRecord
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
+
+    from ezpz.records.launch import LaunchRecord
 
 IN_HOME, IN_TEMPORARY = "launches", "records"  # folders of records: of the state folder, and of $TMPDIR/ezpz-UID
 SHORTEST = 4  # characters of an id that may stand for it
@@ -237,6 +238,8 @@ def read(path: str) -> Launch | None:
     killed nor a socket at which, on whichever host, anything is asked.
     """
     import json
+
+    from ezpz.records.launch import Launcher, LaunchRecord  # 2 ms that no launch need pay for
 
     try:
         with open(path, "rb", opener=open_regular) as file:
