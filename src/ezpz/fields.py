@@ -366,12 +366,6 @@ def _taken(record: type[Record], values: tuple[Any, ...], named: dict[str, Any])
     return taken
 
 
-def _fit(name: str, put: Any, field: Any, default: Any) -> tuple[Any, ...]:
-    """Return what `as_far_as_it_fits` needs of a field; no `take` where it fits as a whole or not at all."""
-    is_whole = field is None or type(field).take is Field.take
-    return name, put, field and field.check, None if is_whole else field.take, default
-
-
 class _RecordType(type):
     """Make the annotations of a class its slots, and the values beside them its defaults, or what they may hold."""
 
@@ -393,10 +387,7 @@ class _RecordType(type):
         }
         made: Any = super().__new__(cls, name, bases, {**namespace, **table, "__slots__": own})
         made.PUTS = (*(base.PUTS if base else ()), *(made.__dict__[each].__set__ for each in own))
-        made.FITS = tuple(
-            _fit(each, put, made.CHECKS.get(each), made.DEFAULTS.get(each, _REQUIRED))
-            for each, put in zip(names, made.PUTS, strict=True)
-        )
+        made.FITS = ()  # most classes read no file in this process
         return made  # type: ignore[no-any-return]  # it is a class
 
 
@@ -502,6 +493,17 @@ def from_fields(kind: type[_R], values: dict[str, Any]) -> _R:
     return kind(**checked)
 
 
+def _fits(kind: type[Record]) -> tuple[tuple[Any, ...], ...]:
+    """Return what `as_far_as_it_fits` needs of each field; no `take` where it fits as a whole or not at all."""
+    made = []
+    for name, put in zip(kind.NAMES, kind.PUTS, strict=True):
+        field, default = kind.CHECKS.get(name), kind.DEFAULTS.get(name, _REQUIRED)
+        is_whole = field is None or type(field).take is Field.take
+        made.append((name, put, field and field.check, None if is_whole or field is None else field.take, default))
+    kind.FITS = tuple(made)
+    return kind.FITS
+
+
 def as_far_as_it_fits(kind: type[_R], values: dict[str, Any], wrong: list[str], place: str = "") -> _R:
     """Make a record of an object out of JSON; a field that is missing, null or holds something else is its default.
 
@@ -517,7 +519,7 @@ def as_far_as_it_fits(kind: type[_R], values: dict[str, Any], wrong: list[str], 
         Malformed: One without a default is.
     """
     made = object.__new__(kind)
-    for name, put, check, take, default in kind.FITS:
+    for name, put, check, take, default in kind.FITS or _fits(kind):
         value = values.get(name)
         if check is None:
             put(made, values if name == "raw" else default)
