@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -177,6 +178,44 @@ def test_a_newer_schema_is_refused_with_a_sentence(subtests, recorded, run_cli, 
             assert done.returncode != 0
             assert sentence in done.stderr
             assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_newer_record_of_a_launch_is_refused_and_others_are_listed(subtests, recorded, second, run_cli, clean_env):
+    """Of a launch and of its run: who reads one says so in a sentence, who lists many leaves it out, or goes on."""
+    home = second.with_name("newer-launch")
+    shutil.copytree(second / "ezpz" / "launches", home / "ezpz" / "launches")
+    folders = sorted((home / "ezpz" / "launches").iterdir())
+    ran = next(each for each in folders[::-1] if json.loads((each / "run.json").read_text())["exit_code"] == 0)
+    newer = json.loads((ran / "run.json").read_text())
+    (ran / "run.json").write_text(json.dumps({**newer, "schema": 2, "started": 1e10}))  # the newest of all
+    sentence = f"cannot read {ran}/run.json: its schema is 2, written by a newer ezpz; this ezpz {ezpz.__version__}"
+    run = home / "run"
+    run.mkdir()
+    facts = json.loads((recorded / "minimal" / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**facts, "launch": {"EZPZ_LAUNCH_ID": newer["launch_id"]}}))
+    of_run = home / "newer-run"
+    of_run.mkdir()
+    (of_run / "run.json").write_text(json.dumps({**facts, "schema": 3, "versions": {"ezpz": "9.1"}}))
+    env = {**clean_env, "XDG_STATE_HOME": str(home)}
+    for verb in ("why", "startup", "logs"):
+        words = {"the newest": [], "its record": [ran], "its run": [run], "a newer run": [of_run]}
+        for which, word in words.items():
+            done = run_cli([sys.executable, "-m", "ezpz", verb, *word], env)
+            with subtests.test(f"{verb} {which}"):
+                assert done.returncode == 1
+                said = (
+                    f"cannot read {of_run}/run.json: its schema is 3, written by ezpz 9.1"
+                    if word == [of_run]
+                    else sentence
+                )
+                assert said in done.stderr
+                assert done.stderr.count("\n") == 1
+    for words in (["startup", "--last", "20"], ["status"], ["kill"], ["runs", recorded]):
+        done = run_cli([sys.executable, "-m", "ezpz", *words], env)
+        with subtests.test(words[0]):
+            assert done.returncode == 0, done.stderr
+            assert (sentence in done.stderr) == (words[0] == "startup")
 
 
 @pytest.mark.parametrize("part", ["run.json", "metrics.jsonl"])

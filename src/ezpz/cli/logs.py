@@ -77,6 +77,7 @@ class _Source:
             launch = named(recorded(), word, last=True) if word else next(recorded(), None)
             self._folder = launch.folder if launch is not None else ""
         self._record = self._read()
+        self._record.refuse_newer(Path(self._folder, "run.json"))
         if not self._folder:
             self._take_job(word)
 
@@ -199,9 +200,11 @@ def _of_run(word: str) -> str:
     if not own:
         from ezpz.track.terminal.choice import run_named
 
-        own = read_object(run_named(word) / "run.json")
-    launch = RunRecord.of(own).launch_id
-    found = find_launch(launch) if launch else None
+        folder = run_named(word)
+        own = read_object(folder / "run.json")
+    run = RunRecord.of(own)
+    run.refuse_newer(folder / "run.json")
+    found = find_launch(run.launch_id) if run.launch_id else None
     if found is not None:
         return str(found[0].parent.resolve())
     raise UsageError(

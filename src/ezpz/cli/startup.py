@@ -12,7 +12,7 @@ from ezpz.cli import make_verb_parser
 from ezpz.cli.columns import aligned
 from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
-from ezpz.errors import UsageError
+from ezpz.errors import TrackError, UsageError
 from ezpz.files import read_bytes, read_object, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
 from ezpz.records.run import RunRecord
@@ -21,7 +21,7 @@ from ezpz.track.launches import find_launch
 from ezpz.track.quantities import duration
 from ezpz.track.startup import STAGES, Startup, changes, delays, median, read_startup
 from ezpz.track.terminal.screen import say
-from ezpz.visible import visible
+from ezpz.visible import show, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -88,7 +88,15 @@ def _last(count: int) -> list[_Launch | _Log]:
     found: list[_Launch | _Log] = []
     for head in heads():
         path = Path(head.path)
-        startup = read_startup(LaunchRecord.read(path))
+        launch = LaunchRecord.read(path)
+        try:
+            launch.refuse_newer(path)
+        except TrackError as error:
+            if count == 1:
+                raise
+            show(f"ezpz startup: left out: {error}", sys.stderr)
+            continue
+        startup = read_startup(launch)
         if startup is not None:
             found.append(_Launch(path, startup))
         if len(found) == count:
@@ -113,11 +121,11 @@ def _read(path: Path) -> _Launch | _Log:
         refuse_unreadable(place)
     fields = read_object(record) if record.name.endswith(".json") else {}
     if "launch_id" in fields:
-        launch = LaunchRecord.of(fields)
-        launch.refuse_newer(record)
-        return _launch(record, launch)
+        return _launch(record, LaunchRecord.of(fields))
     if path.is_dir() or fields:
-        launch_id = RunRecord.of(fields).launch_id
+        run = RunRecord.of(fields)
+        run.refuse_newer(record)
+        launch_id = run.launch_id
         kept = find_launch(launch_id) if launch_id else None
         if kept is None:
             why = "its launch's record is not kept here any more" if launch_id else "it names no launch"
@@ -130,6 +138,7 @@ def _read(path: Path) -> _Launch | _Log:
 
 
 def _launch(path: Path, launch: LaunchRecord) -> _Launch:
+    launch.refuse_newer(path)
     startup = read_startup(launch)
     if startup is None:
         state = "it is running and has not reached any" if launch.state == "running" else "no rank reached any"
@@ -292,7 +301,7 @@ def _earlier(found: _Launch) -> _Launch | None:
         if head.started >= (launch.started or 0.0):
             continue
         other = LaunchRecord.read(path)
-        if other.exit_code != 0 or (other.command, other.cwd) != (launch.command, launch.cwd):
+        if other.is_newer or other.exit_code != 0 or (other.command, other.cwd) != (launch.command, launch.cwd):
             continue
         startup = read_startup(other)
         if startup is not None:

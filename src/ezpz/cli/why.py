@@ -92,7 +92,7 @@ def _facts(word: str | None) -> Facts:
 def _of_launch(folder: Path, run_folder: str = "") -> Facts:
     record = LaunchRecord.read(folder / "run.json")
     record.refuse_newer(folder / "run.json")
-    facts = Facts.read(str(folder), run_folder or record.run_folder)
+    facts = _read(str(folder), run_folder or record.run_folder)
     if facts.launch.state == "running":
         _ask(facts)
     return facts
@@ -112,7 +112,13 @@ def _of_path(path: Path) -> Facts:
         return _of_launch(folder.absolute())
     launch_id = RunRecord.of(fields).launch_id
     kept = find_launch(launch_id) if launch_id else None
-    return _of_launch(kept[0].parent, str(folder.absolute())) if kept else Facts.read("", str(folder.absolute()))
+    return _of_launch(kept[0].parent, str(folder.absolute())) if kept else _read("", str(folder.absolute()))
+
+
+def _read(launch_folder: str, run_folder: str) -> Facts:
+    facts = Facts.read(launch_folder, run_folder)
+    facts.run.refuse_newer(Path(run_folder, "run.json"))
+    return facts
 
 
 def _by_id(word: str) -> Path:

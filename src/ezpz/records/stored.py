@@ -58,23 +58,29 @@ class Stored(Record):
         """Return the record with other values in the object; null is a value that is not known."""
         return self.of({**self.raw, **values})
 
+    @property
+    def is_newer(self) -> bool:
+        """Whether a newer ezpz wrote it, which may mean something else by its fields."""
+        schema = self.raw.get("schema")  # none is the first
+        return type(schema) is int and schema > SCHEMA
+
     def refuse_newer(self, path: str | os.PathLike[str]) -> None:
-        """Refuse a record that a newer ezpz wrote, which may mean something else by its fields.
+        """Refuse a record that `is_newer`.
 
         Args:
             path: Its file, for the error.
 
         Raises:
-            TrackError: Its schema is newer than `SCHEMA`.
+            TrackError: It is.
         """
-        schema = self.raw.get("schema")  # none is the first
-        if type(schema) is not int or schema <= SCHEMA:
+        if not self.is_newer:
             return
         from ezpz import __version__
 
         versions = self.raw.get("versions")
-        writer = versions.get("ezpz", "a newer one") if isinstance(versions, dict) else "a newer one"
+        version = versions.get("ezpz") if isinstance(versions, dict) else None
+        writer = f"ezpz {version}" if version else "a newer ezpz"
         raise TrackError(
-            f"cannot read {path}: its schema is {schema}, written by ezpz {writer}; this ezpz {__version__} reads "
-            f"schemas up to {SCHEMA}. Use the ezpz that wrote it, or a newer one."
+            f"cannot read {path}: its schema is {self.raw['schema']}, written by {writer}; this ezpz {__version__} "
+            f"reads schemas up to {SCHEMA}. Use the ezpz that wrote it, or a newer one."
         )
