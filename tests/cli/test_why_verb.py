@@ -53,6 +53,10 @@ def test_what_is_not_known_is_not_guessed(why, home, tmp_path):
     text = why(record).stdout
     assert "I do not know why; this is what I saw\n" in text
     assert "  seen  the last step that a rank reported is 4\n  seen  the disk is full\n" in text
+    record.write_text(json.dumps({"launch_id": None, "state": 7, "command": ["x"], "started": 1.0}))
+    text = " ".join(why(record).stdout.split())
+    assert text.startswith("state unknown: x (0 ranks, ")
+    assert "id ?)" in text
 
 
 NONE = ["nothing-here", "ab", "tmp"]

@@ -194,7 +194,7 @@ def _head(facts: Facts) -> str:
     took = f", after {duration(launch.seconds)}" if launch.seconds is not None else ""
     code = f" with {launch.exit_code}" if launch.exit_code is not None else ""
     size = f"{ranks} rank{'s' * (ranks != 1)}" + (f" on {hosts} hosts" if hosts > 1 else "")
-    return f"{launch.state}{code}{took}: {words} ({size}, {when}, id {launch.launch_id})"
+    return f"{launch.state or 'state unknown'}{code}{took}: {words} ({size}, {when}, id {launch.launch_id or '?'})"
 
 
 def _no_cause(facts: Facts) -> str:
