@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -85,20 +86,22 @@ def enter(env):
     return add
 
 
-def address_of(folder, name):
-    """Return the path of a socket as that of a launch is called."""
-    return str(folder / f"launch-{name}.sock")
+@pytest.fixture
+def address_of():
+    """`address_of(name)` is the path of a socket as that of a launch is called; one in `tmp_path` may be too long."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield lambda name: f"{folder}/launch-{name}.sock"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["path", "abstract"])
-def test_the_summary_is_one_line_and_more_on_request(stacks, answering, enter, tmp_path, kind):
+def test_the_summary_is_one_line_and_more_on_request(stacks, answering, enter, kind, address_of):
     if kind == "abstract" and sys.platform != "linux":
         pytest.skip("abstract sockets are Linux's")
     text = json.dumps(ANSWER).encode()
     for words in ((), ("-v",), ("--json", "5f3a")):
         name = f"{os.getpid()}-{len(words)}{'x' * ('-v' in words)}"
-        address = f"@ezpz-launch-{name}" if kind == "abstract" else address_of(tmp_path, name)
+        address = f"@ezpz-launch-{name}" if kind == "abstract" else address_of(name)
         enter("5f3a90c2", address)
         asked = answering(address, [text[:20], text[20:]], 0.1)
         done = stacks(*words)
@@ -133,8 +136,8 @@ def test_no_launch_several_and_an_unknown_one_are_errors_that_list_what_runs(sta
 
 
 @pytest.mark.slow
-def test_a_launcher_that_is_gone_or_talks_nonsense_is_a_machine_error(stacks, answering, enter, tmp_path):
-    enter("5f3a90c2", address_of(tmp_path, "nobody"))
+def test_a_launcher_that_is_gone_or_talks_nonsense_is_a_machine_error(stacks, answering, enter, address_of):
+    enter("5f3a90c2", address_of("nobody"))
     done = stacks()
     assert (done.returncode, len(done.stderr.splitlines())) == (125, 1)
     assert f"launch 5f3a90c2 on {os.uname().nodename}, pid {os.getpid()}: nothing answers at its socket" in done.stderr
@@ -144,15 +147,15 @@ def test_a_launcher_that_is_gone_or_talks_nonsense_is_a_machine_error(stacks, an
         ("d", b"{}", "without ranks"),
         ("c", b"\xff{", "no JSON"),
     ]:
-        enter("5f3a90c2", address_of(tmp_path, name))
-        answering(address_of(tmp_path, name), [text])
+        enter("5f3a90c2", address_of(name))
+        answering(address_of(name), [text])
         done = stacks("5f3a")
         assert (done.returncode, said in done.stderr) == (125, True), done.stderr
 
 
 @pytest.mark.parametrize("pause", [200.0, 0.1])
-def test_a_launcher_that_does_not_come_to_an_end_is_given_up(answering, tmp_path, pause):
-    address = address_of(tmp_path, "slow")
+def test_a_launcher_that_does_not_come_to_an_end_is_given_up(answering, pause, address_of):
+    address = address_of("slow")
     answering(address, [b" "] * 2000, pause)
     begin = time.monotonic()
     launch = register.Launch("5f3a", pid=os.getpid(), socket=address, is_here=True)
