@@ -332,7 +332,7 @@ def test_outside_of_a_job_a_chain_is_refused(tmp_path, monkeypatch):
     for name in ("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "FLUX_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(Exception, match="is in no job of a scheduler"):
-        chains.Chain({"EZPZ_CHAIN": str(tmp_path)}, print)
+        chains.Chain({"EZPZ_CHAIN": str(tmp_path)})
 
 
 def test_ranks_of_a_job_that_has_lost_its_lease_save_nothing_more(pbs, tmp_path):

@@ -183,7 +183,7 @@ def test_the_traceback_is_shown_to_who_asks(run_cli, clean_env):
 
 def test_a_port_that_stays_taken_ends_the_record_too(run_cli, home):
     """An error that was foreseen, after a first start."""
-    taken = "import ezpz.launch.entry as entry; entry._MOST_STARTS = 1; "
+    taken = "from ezpz.launch import entry, session; session._MOST_STARTS = 1; "
     taken += "import ezpz.launch.run.supervisor as supervisor; supervisor.PORT_TAKEN = 0; "
     program = taken + "import sys; sys.exit(entry.main(sys.argv[1:]))"
     done = run_cli([sys.executable, "-c", program, "-n", "2", "true"])

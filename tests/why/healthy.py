@@ -33,7 +33,7 @@ from lab import flavours, process
 from reliability.tables import keep
 
 LAUNCH = [sys.executable, "-m", "ezpz.launch"]
-# What `launch` may write on stderr of itself when all is well; `ezpz.launch.entry._announce` writes these.
+# What `launch` may write on stderr of itself when all is well; `ezpz.launch.session` writes these.
 PLAN_LINES = re.compile(
     r"ezpz: (?:\d+ ranks? on \S+ \(.+\), .+|\S+ launcher \(.+\), rendezvous at \S+.*|note: \d+ ranks share \d+ cores)"
 )

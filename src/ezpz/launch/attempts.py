@@ -19,15 +19,17 @@ from ezpz.launch import record
 from ezpz.launch.decision import Again, Attempts, Clock, Stop, decide, is_cut_short, needs_probe
 from ezpz.launch.options import LaunchOptions
 from ezpz.launch.planning import PlanBuilder, all_hosts, survey
+from ezpz.launch.session import say
 from ezpz.records.launch import Attempt, LaunchRecord, ProbedHost
 from ezpz.why.last_words import broken_device
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from ezpz.launch.host_probe import Answer
+    from ezpz.launch.session import Session
 
 __all__ = ["probe_hosts", "refuse_inside_torchrun", "run_attempts", "verdicts"]
 
@@ -62,52 +64,31 @@ def refuse_inside_torchrun(environ: Mapping[str, str], options: LaunchOptions) -
         )
 
 
-def run_attempts(
-    builder: PlanBuilder,
-    options: LaunchOptions,
-    run: Callable[[PlanBuilder, str, dict[str, Any]], int],
-    say: Callable[[str], None],
-) -> int:
+def run_attempts(session: Session, builder: PlanBuilder) -> int:
     """Run attempts until the end, and return the exit code of the last one.
 
     Args:
+        session: With a folder for their record.
         builder: Of the first attempt.
-        options: What the user asked for.
-        run: Runs one attempt, with its builder, the folder of records and further fields of run.json.
-        say: Prints a line.
 
     Raises:
         EzpzError: An attempt could not even be started.
     """
-    log_dir = os.path.abspath(options.log_dir) if options.log_dir else ""
-    with contextlib.ExitStack() as at_end:
-        with Deferring():
-            folder, note = record.launch_folder(log_dir, builder.launch_id, time.time())
-            at_end.callback(record.forget_unused, folder)
-        if note:
-            say(f"note: {note}")
-        if not folder:
-            raise LaunchError(
-                "cannot decide about attempts without a record of them; expected a folder for it. "
-                "Choose one with `launch --log-dir DIR`."
-            )
-        return _Series(builder, options, folder, run, say).run()
+    if not session.folder:
+        raise LaunchError(
+            "cannot decide about attempts without a record of them; expected a folder for it. "
+            "Choose one with `launch --log-dir DIR`."
+        )
+    return _Series(session, builder).run()
 
 
 class _Series:
     """The attempts of one launch."""
 
-    def __init__(
-        self,
-        builder: PlanBuilder,
-        options: LaunchOptions,
-        folder: str,
-        run: Callable[[PlanBuilder, str, dict[str, Any]], int],
-        say: Callable[[str], None],
-    ) -> None:
-        self._builder, self._options, self._folder, self._run, self._say = builder, options, folder, run, say
+    def __init__(self, session: Session, builder: PlanBuilder) -> None:
+        self._session, self._builder, self._options, self._folder = session, builder, session.options, session.folder
         placement = builder.survey.placement
-        self._hosts = all_hosts(options)
+        self._hosts = all_hosts(session.options)
         self._wanted, self._world = len(placement.hosts), placement.world_size
         self._rows: list[dict[str, Any]] = []
         self._began = time.monotonic()
@@ -117,8 +98,9 @@ class _Series:
         builder, options, code, end = self._builder, self._options, 0, None
         while True:
             number = len(self._rows) + 1
-            more = {"attempts": self._rows, "attempt": number, "most_attempts": self._options.attempts}
-            code = self._run(builder, self._folder, more)
+            told = {"attempts": self._rows, "attempt": number, "most_attempts": self._options.attempts}
+            self._session.fields.update(told)
+            code = self._session.run(builder)
             try:
                 with _raising():
                     row, end = self._row(number, builder)
@@ -169,7 +151,7 @@ class _Series:
             begun = time.monotonic()
             gone = {host for each in attempts.rows for host in each.retired}
             hosts = [host for host in self._hosts if host not in gone]
-            self._say(f"no host is to blame for attempt {row['attempt']} so far; probing {_counted(hosts)}")
+            say(f"no host is to blame for attempt {row['attempt']} so far; probing {_counted(hosts)}")
             probe = probe_hosts(hosts, self._device_counts(hosts), self._options, self._folder)
             row["probe"] = {host: as_dict(verdict) for host, verdict in probe.items()}
             row["probe_seconds"] = round(time.monotonic() - begun, 3)
@@ -180,7 +162,7 @@ class _Series:
         self._write()
         if row["exit_code"]:
             which = f"attempt {row['attempt']} of {self._options.attempts} ended with {row['exit_code']}"
-            self._say(f"{which}; {what}: {step.because}")
+            say(f"{which}; {what}: {step.because}")
         return step
 
     def _wait_for_devices(self, builder: PlanBuilder) -> None:
@@ -191,7 +173,7 @@ class _Series:
 
         waited, left = wait(builder.launch_id)
         if note := note_on(" ".join([f"{waited:.1f}", *map(str, left)])):
-            self._say(f"note: {note}")
+            say(f"note: {note}")
 
     def _device_counts(self, hosts: Sequence[str]) -> dict[str, int]:
         """Return how many devices each host must have: as many as were planned, spares as many as the others."""
@@ -224,7 +206,7 @@ class _Series:
     def _cut_short(self, signal_name: str, clock: Clock) -> None:
         """Stop because of a signal to `launch` itself, while no attempt ran."""
         because = is_cut_short(clock) or "a signal from outside has ended it"
-        self._say(f"{signal_name} received after attempt {len(self._rows)}; no further one: {because}")
+        say(f"{signal_name} received after attempt {len(self._rows)}; no further one: {because}")
         self._end(f"{signal_name} came between two attempts: {because}")
         self._conclude()
 
@@ -236,7 +218,7 @@ class _Series:
         path = os.path.join(self._folder, "run.json")
         reason = record.write(self._folder, {**read_object(path), "attempts": self._rows})
         if reason:
-            self._say(f"note: {reason}")
+            say(f"note: {reason}")
 
     def _conclude(self) -> None:
         if len(self._rows) < 2:
@@ -247,7 +229,7 @@ class _Series:
             why = f" ({cause if len(cause) <= _CAUSE else cause[: _CAUSE - 1] + '…'})" if cause else ""
             gone = f", {', '.join(row.retired)} retired" if row.retired else ""
             parts.append(f"{row.attempt} on {_counted(row.hosts)}: {row.exit_code}{why}{gone}")
-        self._say(f"{len(self._rows)} attempts: {'; '.join(parts)} [record: {self._folder}/run.json]")
+        say(f"{len(self._rows)} attempts: {'; '.join(parts)} [record: {self._folder}/run.json]")
 
 
 @contextlib.contextmanager

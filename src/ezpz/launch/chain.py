@@ -32,6 +32,7 @@ from ezpz.files import read_bytes, read_text, write_whole
 from ezpz.launch.chain_verdict import AGAIN, DONE, STOP, UNDECIDED, Ending, is_from_outside, read, verdict
 from ezpz.launch.decision import Clock
 from ezpz.launch.lease import HeldError, Lease, kept, take
+from ezpz.launch.session import say
 from ezpz.records.chain import CHAIN, JOBS, SAVED, VERDICT, ChainJob, ChainJobs, ChainLimits, ChainSave
 from ezpz.records.launch import Failure, LaunchRecord
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.cluster.job_state import Call
+    from ezpz.launch.session import Session
     from ezpz.records.lease import LeaseEntry
 
 __all__ = ["VARIABLE", "Chain", "note_save", "run_in_chain", "stop_chain_of"]
@@ -53,29 +55,24 @@ _TO_CANCEL = 5.0  # seconds for the jobs that wait, in one that starts and must 
 _STOP_FILE = "STOP"
 
 
-def run_in_chain(
-    environ: Mapping[str, str],
-    launch: Callable[[dict[str, Any], Callable[[str], None]], int],
-    say: Callable[[str], None],
-) -> int:
+def run_in_chain(session: Session, launch: Callable[[], int]) -> int:
     """Run the launch of a job of a chain if it may train, leave a verdict, and return the exit code.
 
     Args:
-        environ: With `VARIABLE` and the variables of a job.
-        launch: Runs the launch, with further fields of its ``run.json`` and a function that takes the folder of that.
-        say: Prints a line.
+        session: Gets what ``run.json`` says of the chain.
+        launch: Runs the launch of that session.
 
     Raises:
         EzpzError: Another job works on the chain, its files cannot be used, or the ranks could not be started.
     """
-    chain = Chain(environ, say)
+    chain = Chain(os.environ)
     refused = chain.enter()
     if refused:
         say(refused)
         return 0
-    folders: list[str] = []
+    session.fields.update(chain.fields())
     try:
-        code = launch(chain.fields(), folders.append)
+        code = launch()
     except EzpzError as error:
         chain.leave(LaunchRecord(exit_code=error.exit_code, cause=Failure(str(error))))
         raise
@@ -83,7 +80,7 @@ def run_in_chain(
         cause = Failure("the launch was ended before its ranks began")
         chain.leave(LaunchRecord(exit_code=1, stopped=True, cause=cause))
         raise
-    chain.leave(_end_of(folders[-1] if folders else "", code))
+    chain.leave(_end_of(session.folder, code))
     return code
 
 
@@ -126,16 +123,15 @@ class Chain:
 
     Args:
         environ: With `VARIABLE` and the variables of a job.
-        say: Prints a line.
         run: Asks the scheduler; by default its commands on PATH.
 
     Raises:
         UsageError: There is no such folder, or no job.
     """
 
-    def __init__(self, environ: Mapping[str, str], say: Callable[[str], None], run: Call | None = None) -> None:
+    def __init__(self, environ: Mapping[str, str], run: Call | None = None) -> None:
         self.folder = environ[VARIABLE]
-        self._say, self._run = say, run
+        self._run = run
         found = [(one.name, one.job_id(environ)) for one in schedulers() if one.job_id(environ)]
         if not found:
             raise UsageError(
@@ -215,7 +211,7 @@ class Chain:
         try:
             self._read_jobs()
         except UsageError as error:  # it is left as it is
-            self._say(f"note: {error}")
+            say(f"note: {error}")
             if self._lease is not None:
                 self._lease.give_back()
                 self._lease = None
@@ -259,7 +255,7 @@ class Chain:
         )
         found = verdict(ending, Clock(now=time.time(), end=row.job_ends))
         self._rows[-1] = row.changed(verdict=found)
-        self._say(f"job {row.job} has left no verdict; {found}")
+        say(f"job {row.job} has left no verdict; {found}")
         return found
 
     def _begin(self, mine: JobState) -> None:
@@ -270,7 +266,7 @@ class Chain:
         self._write_jobs()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(VERDICT))  # from now on, no verdict means that this job has died
-        self._say(f"job {number} of at most {self._most} of the chain {self.folder}")
+        say(f"job {number} of at most {self._most} of the chain {self.folder}")
         if number < self._most and not self._limits.queued_at_once:
             self._queue_next()
 
@@ -280,7 +276,7 @@ class Chain:
             if self._ask(job).state in {QUEUED, RUNNING, UNKNOWN}:
                 return
         if self._queueing:
-            self._say("note: an earlier start of this job may have queued the next one, so none is queued")
+            say("note: an earlier start of this job may have queued the next one, so none is queued")
             return
         self._queueing = True
         self._write_jobs()
@@ -288,10 +284,10 @@ class Chain:
         try:
             job = submit(path, after=self._job)
         except EzpzError as error:
-            self._say(f"note: the next job of the chain is not queued: {error}")
+            say(f"note: the next job of the chain is not queued: {error}")
         else:
             self._waiting = [job]
-            self._say(f"job {job} is queued, and trains when this one leaves the verdict again")
+            say(f"job {job} is queued, and trains when this one leaves the verdict again")
         self._queueing = False
         self._write_jobs()
 
@@ -306,7 +302,7 @@ class Chain:
         assert self._lease is not None
         try:
             if not self._lease.is_ours():
-                self._say(f"note: another job has taken {self.folder} over; this one leaves no verdict")
+                say(f"note: another job has taken {self.folder} over; this one leaves no verdict")
                 return
             lost = self._lease.lost()
             mine = self._measure(launch.step)
@@ -326,13 +322,13 @@ class Chain:
             self._rows[-1] = mine.changed(**ended, run=launch.run_folder or None)
             if found == UNDECIDED:
                 self._write_jobs()
-                self._say(f"chain {self.folder}: the next job asks the scheduler why this one was ended")
+                say(f"chain {self.folder}: the next job asks the scheduler why this one was ended")
                 return
             self._rows[-1] = self._rows[-1].changed(verdict=found)
             self._conclude(found)
-            self._say(f"chain {self.folder}: {found}{self._next_words(found)}")
+            say(f"chain {self.folder}: {found}{self._next_words(found)}")
         except OSError as error:  # a full disk: no verdict starts nothing
-            self._say(f"note: no verdict is left in {self.folder}: {error.strerror}; the next job will not train")
+            say(f"note: no verdict is left in {self.folder}: {error.strerror}; the next job will not train")
         finally:
             self._lease.give_back()
 
@@ -365,7 +361,7 @@ class Chain:
         ]
         problems = cancel(self._scheduler, jobs[::-1], self._run, _TO_CANCEL) if jobs else {}
         for job, problem in problems.items():
-            self._say(f"note: job {job} still waits ({problem}); it will end at once when it starts")
+            say(f"note: job {job} still waits ({problem}); it will end at once when it starts")
         left = list(problems)
         if left != self._waiting:
             self._waiting = left
