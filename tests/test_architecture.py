@@ -36,6 +36,7 @@ LEAVES = {
     "records",
     "redact",
     "register",
+    "save_requests",
     "visible",
 }
 # package -> packages of ezpz that it may import besides itself and the leaves (docs/architecture.md)
@@ -60,6 +61,7 @@ MAY_IMPORT = {
     "durations": set(),
     "progress": {"durations", "errors", "proc", "ranks"},
     "records": {"errors", "fields", "files"},
+    "save_requests": {"errors", "progress"},
     "redact": set(),
     "visible": set(),
     "cluster": LEAVES,
@@ -100,6 +102,7 @@ STANDARD_ONLY = {
     "redact",
     "progress",
     "ranks",
+    "save_requests",
     "visible",
     "cluster",
     "launch",

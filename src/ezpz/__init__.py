@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ezpz.errors import EzpzError as EzpzError
     from ezpz.profile import profile as profile
     from ezpz.progress import heartbeat as heartbeat
-    from ezpz.progress import on_save as on_save
     from ezpz.progress import section as section
+    from ezpz.save_requests import on_save as on_save
     from ezpz.track import History as History
     from ezpz.track import add_profile_option as add_profile_option
     from ezpz.track import histogram as histogram
@@ -35,8 +35,9 @@ __getattr__, __dir__ = attach(
         "cluster": "Allocation detect",
         "dist.device": "device",
         "errors": "EzpzError",
-        "progress": "heartbeat on_save section",
+        "progress": "heartbeat section",
         "profile": "profile",
+        "save_requests": "on_save",
         "track": "History add_profile_option histogram",
         "train.preparing": "prepare",
     },

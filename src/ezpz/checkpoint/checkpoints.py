@@ -25,7 +25,8 @@ from ezpz.checkpoint.together import Together, raise_first
 from ezpz.dist.buffers import share_buffers
 from ezpz.errors import EzpzError, UsageError
 from ezpz.log import get_logger
-from ezpz.progress import Counted, patience, saved
+from ezpz.progress import counted, patience
+from ezpz.save_requests import saved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -528,7 +529,7 @@ class Checkpoints:
                 f"cannot load {path}: the world is a simulated one; expected real ranks. Leave `--resume` out of a "
                 "simulation."
             )
-        with Counted("load"):
+        with counted("load"):
             return self._load(Path(path).expanduser().absolute())
 
     def _load(self, path: Path) -> int:

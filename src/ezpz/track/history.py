@@ -247,8 +247,7 @@ class History(compat_history.OlderCalls):
         share = None if weight is None else weight_of(weight)
         with self._lock:
             row_step, came = self._record(step, values, late, share)
-        if progress.asked is not None:  # the row is recorded, should the program end now
-            progress.answer(row_step)
+        progress.answer(row_step)  # the row is recorded, should the program end now
         if not summarize:
             return ""
         shown = {**values, **came} if came else values

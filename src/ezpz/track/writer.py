@@ -14,11 +14,11 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ezpz import progress
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger, write_later_lines
 from ezpz.progress import Busy, has_spent, take_spent
 from ezpz.records.run import RunRecord
+from ezpz.save_requests import ending
 from ezpz.track import signals, wandb
 from ezpz.track.card import near, resume_words, show_card
 from ezpz.track.columns import ExportNames
@@ -438,7 +438,7 @@ class Writer:
         if os.getpid() != self._pid:  # a forked child has inherited this, and the run is not its own
             return
         # Set by the interpreter when an uncaught exception ended the program.
-        error = progress.left or getattr(sys, "last_value", None)
+        error = ending() or getattr(sys, "last_value", None)
         with guarded("complete the records"), Busy(), undisturbed():
             self._complete_at_exit(*state_after(error, "exited"))
 

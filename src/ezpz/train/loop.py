@@ -44,7 +44,8 @@ from ezpz.dist.precision import resolve_dtype
 from ezpz.dist.weighting import scale_loss
 from ezpz.errors import UsageError
 from ezpz.log import LaterLines, get_logger
-from ezpz.progress import Counted, call_savers, end_pace, heartbeat, pace, patience, say_leaves, stage
+from ezpz.progress import counted, end_pace, heartbeat, pace, patience, stage
+from ezpz.save_requests import call_savers, say_leaves
 from ezpz.track.seen import Seen
 from ezpz.train.clock import make_clock
 from ezpz.train.counting import (
@@ -96,7 +97,7 @@ _RECORD_EVERY = 0.02  # seconds
 _MEMORY_EVERY = 100  # steps between two looks at the memory
 # Of a loss that all ranks add up: what they counted, and this rank's mean. No row has them.
 _COUNT, _MINE = "count ", "mine "
-_STEP = Counted("")  # what a step takes is in its row, with the sections in it
+_STEP = counted("")  # what a step takes is in its row, with the sections in it
 _FIXED = {bool, int, float, str}  # types of values that cannot change
 _ENDLESS = sys.maxsize  # steps of data whose end is not known yet
 _YOUNG = 1  # generation: what has lived through a collection of new objects is left for the whole collection at the end
@@ -519,7 +520,7 @@ class Loop:
         if request != LOST and (request != NOTHING or saving.is_due(done, self._steps)):
             rows.record(wait=True)
             begin = perf_counter()
-            with Counted("checkpoint"):
+            with counted("checkpoint"):
                 history.sync()
                 if request != NOTHING:
                     call_savers()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import EzpzError, UsageError, end_with
 from ezpz.log import get_logger
-from ezpz.progress import AskedToEnd
+from ezpz.save_requests import AskedToEnd
 from ezpz.train.options import is_first_rank, parse
 
 if TYPE_CHECKING:

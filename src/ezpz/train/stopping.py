@@ -3,8 +3,8 @@
     SIGUSR2    save now and continue: what a scheduler sends before the wall time ends (Slurm: --signal=USR2@300)
     SIGTERM    save and end; a second one ends at once, unless it comes within 3 s: schedulers send one several times
 
-``ezpz launch`` asks for either over its own connection (`ezpz.progress`): before the end of the job, or because of a
-file SAVE or STOP in the run folder. A signal or a request reaches ranks at different steps, and a checkpoint needs all
+``ezpz launch`` asks for either over its own connection (`ezpz.save_requests`): before the end of the job, or because of
+a file SAVE or STOP in the run folder. Signals and requests reach ranks at different steps, and a checkpoint needs all
 of them at one. So every rank starts, about once per second of training, an all-reduce of two numbers that no rank waits
 for: its result is looked at when the next one is due, at the same step on every rank. It travels beside the training,
 over the CPUs' network where the group has one, and a request is answered within two seconds, or two steps where these
@@ -19,7 +19,7 @@ import threading
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
-from ezpz.progress import END, Agreeing, take_request
+from ezpz.save_requests import END, Agreeing, take_request
 from ezpz.track.signals import ONE_SIGNAL
 
 if TYPE_CHECKING:
