@@ -8,7 +8,7 @@ from ezpz.launch.binding import choose_binding
 from ezpz.launch.choice import Choice
 from ezpz.launch.explain import as_json, as_text
 from ezpz.launch.flavours import flavour
-from ezpz.launch.plan import Context
+from ezpz.launch.plan import Chosen, Context
 from ezpz.launch.settings import communication
 
 HOSTS = ("n01", "n02")
@@ -17,11 +17,13 @@ PLACEMENT = Placement(HOSTS, (2, 2), "one per device")
 ENVIRON = {"NCCL_DEBUG": "INFO", "STALE_CCL": "1", "CCL_OLD": "1"}
 PLAN = LaunchPlan(
     PLACEMENT,
-    Choice(flavour("srun"), "/usr/bin/srun", "srun of Slurm job 7", (22, 5, 8)),
+    Chosen(
+        Choice(flavour("srun"), "/usr/bin/srun", "srun of Slurm job 7", (22, 5, 8)),
+        binding=choose_binding("list:0-1:2-3", None, 2),
+        communication=communication(ENVIRON, None, JOB, use_site=True, unset=("CCL_OLD",)),
+        launcher_args=("--mine",),
+    ),
     ("python3", "train.py"),
-    binding=choose_binding("list:0-1:2-3", None, 2),
-    communication=communication(ENVIRON, None, JOB, use_site=True, unset=("CCL_OLD",)),
-    launcher_args=("--mine",),
     environ=ENVIRON,
     context=Context(Devices(2, "cuda", "SLURM_GPUS_ON_NODE"), (2, 2), JOB.origin["hosts"], JOB.notes),
 )

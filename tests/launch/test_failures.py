@@ -8,7 +8,7 @@ from ezpz.fields import replace
 from ezpz.launch.choice import Choice
 from ezpz.launch.messages import Finished, Mismatch, Up
 from ezpz.launch.placement import Placement
-from ezpz.launch.plan import LaunchPlan
+from ezpz.launch.plan import Chosen, LaunchPlan
 from ezpz.launch.run.failures import Failure, Outcome, aborted, earliest, how, last_words, left_early, log_of
 from ezpz.launch.run.rollcall import RollCall
 
@@ -184,7 +184,7 @@ def test_the_last_words_are_kept_where_no_log_is(tmp_path):
 @pytest.fixture
 def world():
     placement = Placement(("n01.cluster", "n02.cluster"), (2, 2), "-n")
-    return RollCall(LaunchPlan(placement, Choice(None, "/opt/mpich/bin/mpiexec", "on PATH")))
+    return RollCall(LaunchPlan(placement, Chosen(Choice(None, "/opt/mpich/bin/mpiexec", "on PATH"))))
 
 
 def test_hosts_that_do_not_come_up_are_named_with_their_stage(world):

@@ -17,7 +17,7 @@ from ezpz.launch.binding import Binding, choose_binding, share
 from ezpz.launch.choice import Choice
 from ezpz.launch.flavours import FLAVOURS, base, flavour, identify
 from ezpz.launch.flavours.request import Order, Setting, words
-from ezpz.launch.plan import LaunchPlan
+from ezpz.launch.plan import Chosen, LaunchPlan
 from ezpz.launch.planning import reach
 from ezpz.launch.settings import communication
 from lab.process import program, wait_until
@@ -225,7 +225,8 @@ def test_the_task_manager_of_pbs_starts_the_daemons_of_an_mpi(tmp_path, subtests
         more = {"EZPZ_SCHEDULER": Setting("pbs", "here")}
         found = Reach(process=process) if process else reach(scheduler("pbs"), "1.head", environ, site)
         choice = Choice(flavour(name), "mpiexec", "t")
-        return LaunchPlan(MANY, choice, hostfile="/f", environ=environ, more=more, site=site, reach=found)
+        chosen = Chosen(choice, site=site, reach=found)
+        return LaunchPlan(MANY, chosen, hostfile="/f", environ=environ, more=more)
 
     for name, by_pbs in {
         **{name: REMOTE[name] for name in ("mpich", "impi")},
@@ -344,7 +345,8 @@ def at_site(environ, hosts, ppn, exe="mpiexec", name="pals", cpus=None, devices=
         "binding": choose_binding("", site, ppn, site.devices_per_host if devices is None else devices),
         "communication": communication(environ, site, Allocation("pbs", "1", hosts), use_site=True, unset=()),
     }
-    plan = LaunchPlan(placement, Choice(flavour(name), exe, "test"), site=site, hostfile="/f", environ=environ, **how)
+    chosen = Chosen(Choice(flavour(name), exe, "test"), site=site, **how)
+    plan = LaunchPlan(placement, chosen, hostfile="/f", environ=environ)
     return shlex.join(plan.prefix()), plan
 
 

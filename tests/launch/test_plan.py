@@ -19,11 +19,12 @@ from ezpz.launch.contract import inherited, threads_per_core
 from ezpz.launch.flavours import flavour
 from ezpz.launch.flavours.request import Setting
 from ezpz.launch.options import parse
-from ezpz.launch.plan import SHIM
-from ezpz.launch.planning import PlanBuilder, survey
+from ezpz.launch.plan import SHIM, Chosen
+from ezpz.launch.planning import PlanBuilder
 from ezpz.launch.run import start
 from ezpz.launch.run.supervisor import PORT_TAKEN
 from ezpz.launch.settings import communication
+from ezpz.launch.survey import survey
 
 ONE = Placement(("localhost",), (2,), "-n")
 TWO = Placement(("n01", "n02"), (2, 1), "-n")
@@ -31,8 +32,9 @@ NO_JOB = Allocation("none", "", ("localhost",))
 
 
 def plan(name, placement, **more):
-    chosen = Choice(flavour(name) if name else None, "mpiexec", "test")
-    return LaunchPlan(placement, chosen, **{"command": ("true",), "environ": {}, **more})
+    launcher = Choice(flavour(name) if name else None, "mpiexec", "test")
+    how = {name: more.pop(name) for name in ("mpi", "binding", "communication", "site") if name in more}
+    return LaunchPlan(placement, Chosen(launcher, **how), **{"command": ("true",), "environ": {}, **more})
 
 
 def test_hardware_threads_of_one_core_are_counted_once(tmp_path):

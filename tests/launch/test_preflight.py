@@ -16,7 +16,8 @@ from ezpz.fields import to_fields
 from ezpz.interpreter import script_of
 from ezpz.launch.flavours.request import Setting
 from ezpz.launch.options import parse
-from ezpz.launch.planning import PlanBuilder, survey
+from ezpz.launch.planning import PlanBuilder
+from ezpz.launch.survey import survey
 from ezpz.watch.preflight.launcher import refusals
 from ezpz.watch.preflight.look import look
 from ezpz.watch.preflight.messages import Look, Looked

@@ -18,8 +18,9 @@ from ezpz.errors import UsageError
 from ezpz.launch import record
 from ezpz.launch.messages import Stages as StagesReport
 from ezpz.launch.options import parse
-from ezpz.launch.planning import PlanBuilder, survey
+from ezpz.launch.planning import PlanBuilder
 from ezpz.launch.run.rollcall import Stages
+from ezpz.launch.survey import survey
 from ezpz.redact import redact_argv
 from lab import process
 

@@ -7,7 +7,8 @@ from ezpz.cluster.components import heterogeneous
 from ezpz.errors import MachineError, UsageError
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.options import LaunchOptions
-from ezpz.launch.planning import select, survey, wanted_devices
+from ezpz.launch.selection import select
+from ezpz.launch.survey import survey, wanted_devices
 
 FULL = tuple(f"n{index:02d}.cluster" for index in range(1, 5))
 GRANTED = {"slots": (1, 2, 3, 4), "tasks": 10, "cpus": (8, 16, 24, 32), "devices": (4, 4, 2, 4)}

@@ -27,6 +27,7 @@ from ezpz.launch.flavours.base import AGENT
 from ezpz.launch.flavours.request import Setting
 from ezpz.launch.host.mpi_trap import MpiTrap, cleared
 from ezpz.launch.loop import Loop
+from ezpz.launch.plan import Chosen
 from ezpz.ranks import Ranks
 from lab import flavours
 from lab import process as lab
@@ -36,12 +37,15 @@ from lab.shown import SHOW, SHOW_INPUT, shown
 
 LAUNCH = [sys.executable, "-m", "ezpz.launch"]
 NO = Setting("no", "--mpi")
+YES = Setting("yes", "default")
 TWO = Placement(("n01", "n02"), (3, 1), "-n", cpus=8)
 
 
 def plan(name, placement=TWO, **more):
-    chosen = Choice(flavour_named(name) if name else None, f"/bin/{name}", "test")
-    return LaunchPlan(placement, chosen, **{"command": ("true",), "environ": {}, "mpi": NO, **more})
+    launcher = Choice(flavour_named(name) if name else None, f"/bin/{name}", "test")
+    more.setdefault("mpi", NO)
+    how = {name: more.pop(name) for name in ("mpi", "binding", "communication", "site") if name in more}
+    return LaunchPlan(placement, Chosen(launcher, **how), **{"command": ("true",), "environ": {}, **more})
 
 
 # Who decides, and what each launcher does.
@@ -133,7 +137,7 @@ def test_srun_gives_an_agent_all_that_the_ranks_of_its_host_would_get():
     made = plan("srun", environ=job)
     assert " -c 6 " in f" {shlex.join(made.argv())} "  # three ranks of two CPUs on the fuller host
     assert not {"SLURM_GPUS_PER_TASK"} & set(made.launcher_environment())
-    assert "SLURM_GPUS_PER_TASK" in plan("srun", environ=job, mpi=None).launcher_environment()
+    assert "SLURM_GPUS_PER_TASK" in plan("srun", environ=job, mpi=YES).launcher_environment()
 
 
 def test_the_way_and_who_chose_it_are_shown():

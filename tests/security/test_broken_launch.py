@@ -164,7 +164,7 @@ def test_what_breaks_while_ranks_are_being_ended_leaves_none(run_cli, home, surv
 
 
 def test_before_the_first_rank_nothing_is_recorded(run_cli, home):
-    words = ["ezpz.launch.planning", "survey", "ValueError('boom')", "1"]
+    words = ["ezpz.launch.survey", "survey", "ValueError('boom')", "1"]
     done = run_cli([sys.executable, "-c", DRIVER, *words, "-n", "2", "true"])
     assert done.returncode == 125
     (told,) = done.stderr.splitlines()

@@ -257,7 +257,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
 
 def _benchmark(options: Namespace, command: str) -> int:
     from ezpz.cli.benchmark_figures import begin, new_entry, new_folder
-    from ezpz.launch.planning import survey
+    from ezpz.launch.survey import survey
 
     chosen = choose_trainers(options.run)
     seen = survey(options.requests)  # what does not fit ends here, before anything runs

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from ezpz.launch.planning import Survey
+    from ezpz.launch.survey import Survey
     from ezpz.track.run import Run
 
 # The folder of a benchmark, and ``benchmark.json`` in it: what was asked for, on which machine, and what came of it.

@@ -103,7 +103,7 @@ def _check(options: Namespace) -> None:
         raise UsageError("--hosts and --job are both given (from the command line); expected one of them.")
     if options.job:
         from ezpz.launch.options import parse
-        from ezpz.launch.planning import survey
+        from ezpz.launch.survey import survey
 
         if survey(parse([], {})).allocation.scheduler == "none":
             raise UsageError(

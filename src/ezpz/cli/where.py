@@ -15,7 +15,7 @@ from ezpz.files import find_program
 from ezpz.launch import flavours
 from ezpz.launch.choice import identify
 from ezpz.launch.options import parse
-from ezpz.launch.planning import survey
+from ezpz.launch.survey import survey
 from ezpz.visible import LINES, painter, show, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ezpz.launch.planning import Survey
+    from ezpz.launch.survey import Survey
 
 _OPTIONS = (option("--json", action="store_true", help="print one JSON object: every fact with its source"),)
 _ABOUT = "Python, MPI and network of this shell are shown too. A source is a variable, a file or a command."

@@ -18,8 +18,10 @@ from ezpz.interrupt import Deferring
 from ezpz.launch import record
 from ezpz.launch.decision import Again, Attempts, Clock, Stop, decide, is_cut_short, needs_probe
 from ezpz.launch.options import LaunchOptions
-from ezpz.launch.planning import PlanBuilder, all_hosts, survey
+from ezpz.launch.planning import PlanBuilder
+from ezpz.launch.selection import all_hosts
 from ezpz.launch.session import say
+from ezpz.launch.survey import survey
 from ezpz.records.launch import Attempt, LaunchRecord, ProbedHost
 from ezpz.why.last_words import broken_device
 

@@ -93,7 +93,8 @@ def _launch(options: LaunchOptions) -> int:
 
 def _launch_alone(session: Session) -> int:
     """Launch without a chain, or what it allows."""
-    from ezpz.launch.planning import PlanBuilder, survey
+    from ezpz.launch.planning import PlanBuilder
+    from ezpz.launch.survey import survey
 
     options = session.options
     if options.attempts > 1:

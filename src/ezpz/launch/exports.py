@@ -22,7 +22,8 @@ from ezpz.errors import EzpzError, LaunchError, end_with
 from ezpz.files import own_folder, private_folder, state_folder, write_lines, write_whole
 from ezpz.launch.contract import named_hosts
 from ezpz.launch.options import LaunchOptions, parse
-from ezpz.launch.planning import PlanBuilder, Survey, missing_job_variable, survey
+from ezpz.launch.planning import PlanBuilder, missing_job_variable
+from ezpz.launch.survey import Survey, survey
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from ezpz.cluster.probe import is_here
 from ezpz.cluster.scheduler import Reach, scheduler
-from ezpz.fields import Record
+from ezpz.fields import Record, as_dict
 from ezpz.files import state_folder
 from ezpz.interpreter import module_line
 from ezpz.launch.binding import Binding, chosen_cpus
@@ -51,8 +51,6 @@ _MOST_NAMED = 64  # hosts in a line
 
 _REMOTE = ("EZPZ_REMOTE_SHELL", "EZPZ_REMOTE_AS")  # without which `bin/remote_shell`, a word of a line, does nothing
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_REACH = Reach()
-_NO_COMMUNICATION = Communication({}, {}, {})
 BY_ENV = "--env"  # origin of variables that the user has given for the ranks alone
 NO_MASTER = (Setting("127.0.0.1", "all ranks are here"), Setting("0", "not chosen yet"))
 
@@ -99,6 +97,28 @@ class Context(Record):
     save_at_end: Setting = Setting("on", "default")
 
 
+class Chosen(Record):
+    """What starts the ranks of a launch, and how: chosen once, for all of its starts.
+
+    Attributes:
+        choice: The launcher, and why.
+        mpi: Whether ranks may start an MPI, and who says so (`ezpz.launch.choice.choose_mpi`).
+        binding: CPUs of each local rank.
+        communication: What the site wants of the ranks' environment.
+        reach: Whether, and as whom, the scheduler's remote shell can be used.
+        site: The machine, if it is known.
+        launcher_args: ``--launcher-args``.
+    """
+
+    choice: Choice
+    mpi: Setting = Setting("yes", "default")
+    binding: Binding = Binding()
+    communication: Communication = Communication({}, {}, {})
+    reach: Reach = Reach()
+    site: Site | None = None
+    launcher_args: tuple[str, ...] = ()
+
+
 class LaunchPlan:
     """Everything that is decided before the first process starts; it cannot be changed.
 
@@ -107,19 +127,13 @@ class LaunchPlan:
 
     Args:
         placement: Ranks per host.
-        choice: The launcher, and why.
+        chosen: What starts them; its fields are attributes of the plan.
         command: The program and its arguments.
-        mpi: Whether ranks may start an MPI, and who says so (`ezpz.launch.choice.choose_mpi`).
-        binding: CPUs of each local rank.
-        communication: What the site wants of the ranks' environment.
-        site: The machine, if it is known.
-        launcher_args: ``--launcher-args``.
         hostfile: Host file in the flavour's dialect; empty on one host.
         master: Address and port of the rendezvous, and who chose them.
         run_id: Unique name of this start.
         more: More variables for all ranks.
         supervision: What a supervised run needs besides; a line that is pasted by hand goes without it.
-        reach: Whether, and as whom, the scheduler's remote shell can be used.
         job: The scheduler's variable that names the job, where this shell has none of them; else empty.
         environ: The environment of the launcher.
         context: What people want to know besides.
@@ -178,28 +192,21 @@ class LaunchPlan:
     def __init__(
         self,
         placement: Placement,
-        choice: Choice,
+        chosen: Chosen,
         command: tuple[str, ...] = (),
         *,
-        mpi: Setting | None = None,
-        binding: Binding | None = None,
-        communication: Communication = _NO_COMMUNICATION,
-        site: Site | None = None,
-        launcher_args: tuple[str, ...] = (),
         hostfile: str = "",
         master: tuple[Setting, Setting] = NO_MASTER,
         run_id: str = "",
         more: Mapping[str, Setting] = _NOTHING,
         supervision: Supervision | None = None,
-        reach: Reach = _REACH,
         job: Mapping[str, str] = _NOTHING,
         environ: Mapping[str, str] | None = None,
         context: Context | None = None,
     ) -> None:
         given = dict(locals())
         del given["self"]
-        given["mpi"] = mpi or Setting("yes", "default")
-        given["binding"] = binding or Binding()
+        given |= as_dict(given.pop("chosen"))
         given["environ"] = os.environ if environ is None else environ
         given["address"], given["port"] = given.pop("master")
         given["context"] = context or Context()

@@ -1,116 +1,51 @@
-"""Build the plan of a launch: survey hosts and devices, place the ranks, choose the launcher."""
+"""Build the plan of a launch from what was surveyed: choose the launcher, the binding and the variables."""
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from types import MappingProxyType
 from zlib import crc32
 
-from ezpz.cluster import count_devices, detect, probe, recognise
+from ezpz.cluster import probe
 from ezpz.cluster.administrator import default
-from ezpz.cluster.allocation import Allocation
-from ezpz.cluster.components import with_components
 from ezpz.cluster.devices import devices_on
 from ezpz.cluster.launchers import NOT_STARTED
 from ezpz.cluster.probe import is_here
 from ezpz.cluster.scheduler import Reach, scheduler
-from ezpz.errors import MachineError, UsageError, did_you_mean
-from ezpz.fields import Record, replace
+from ezpz.errors import MachineError
 from ezpz.files import private_folder, write_lines
 from ezpz.interpreter import script_of
 from ezpz.launch.binding import by_agents, choose_binding, chosen_cpus
 from ezpz.launch.choice import choose, choose_mpi
-from ezpz.launch.contract import cores
 from ezpz.launch.flavours import LOCAL
 from ezpz.launch.flavours.base import AgentFlavour, MpiFlavour
 from ezpz.launch.flavours.request import Setting
-from ezpz.launch.hostfile import read_hostfile
-from ezpz.launch.masks import chosen_devices, mask_settings
-from ezpz.launch.options import LaunchOptions
-from ezpz.launch.placement import place
-from ezpz.launch.plan import BY_ENV, NO_MASTER, Context, LaunchPlan, Supervision
+from ezpz.launch.masks import mask_settings
+from ezpz.launch.plan import BY_ENV, NO_MASTER, Chosen, Context, LaunchPlan, Supervision
 from ezpz.launch.settings import communication, flight_recorder, has_input, last_collectives, may_draw, piped, sampling
 from ezpz.local_socket import address
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from ezpz.cluster import Site
-    from ezpz.cluster.allocation import Read, Run
-    from ezpz.cluster.devices import Devices
+    from ezpz.cluster.allocation import Allocation
     from ezpz.cluster.scheduler import Scheduler
-    from ezpz.cluster.site import Recognised
-    from ezpz.launch.binding import Binding
-    from ezpz.launch.choice import Choice
-    from ezpz.launch.hostfile import HostFile
     from ezpz.launch.master import Listening, Rendezvous
+    from ezpz.launch.options import LaunchOptions
     from ezpz.launch.placement import Placement
+    from ezpz.launch.survey import Survey
 
 _CONTAINERS = ("apptainer", "singularity")
 _CLEANS = ("--cleanenv", "--containall", "-e", "-C")
-_ADDRESS = re.compile(r"[0-9.]+")
-_DEVICES = "EZPZ_NGPU_PER_HOST"
 _PARTING = 30.0  # seconds: Slurm's own KillWait, unless its slurm.conf says another
 _SHARED_ID = 8  # characters of the id that all attempts of a launch have, as the name of its folder does
 _STARTED = 3.0  # seconds until somebody looks whether the program says what to save
 _STAGES_OF_EACH = 4096  # ranks: in a larger world, run.json has the stages of hosts alone
-
-
-class Survey(Record):
-    """What is there, and where the ranks that the user asked for would go."""
-
-    allocation: Allocation
-    devices: Devices
-    placement: Placement
-    site: Recognised
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user should know about the answers."""
-        return (*self.allocation.notes, *self.devices.notes)
-
-
-def survey(
-    options: LaunchOptions, environ: Mapping[str, str] | None = None, run: Run | None = None, *, more: bool = False
-) -> Survey:
-    """Return hosts, devices, site and placement; nothing is started or written.
-
-    Args:
-        options: What the user asked for.
-        environ: The environment to read; this process's by default.
-        run: Asks schedulers; by default as `detect` does.
-        more: Ask the scheduler also for what only people want to know.
-
-    Raises:
-        EzpzError: The job's hosts cannot be found, or the options do not fit on them.
-    """
-    environ = os.environ if environ is None else environ
-    allocation, wanted, wanted_origin = _allocation(options, environ, run, more=more)
-    site = recognise(environ, probe.read, allocation.job_id)
-    number = options.devices_per_host
-    devices = wanted_devices(number, environ, allocation, site.site, read=probe.read, run=probe.run)
-    if options.devices:
-        if not devices.count and number is None:  # of hosts that cannot be looked at
-            number = 1 + max((int(entry) for entry in options.devices if entry.isdigit()), default=0)
-            devices = wanted_devices(number, environ, allocation, site.site, read=probe.read, run=probe.run)
-        devices = chosen_devices(devices, options.devices)
-    placement = place(
-        allocation,
-        devices,
-        cores(),
-        ranks=options.ranks,
-        per_host=options.per_host,
-        origin=options.ranks_origin,
-        wanted=wanted,
-        wanted_origin=wanted_origin,
-        oversubscribe=options.oversubscribe,
-    )
-    return Survey(allocation, devices, placement, site)
 
 
 class PlanBuilder:
@@ -150,41 +85,18 @@ class PlanBuilder:
     ) -> None:
         self.survey, self.options, self.stays = survey, options, stays
         self.environ = dict(os.environ if environ is None else environ)
-        allocation, placement, site = survey.allocation, survey.placement, survey.site.site
+        allocation, placement = survey.allocation, survey.placement
         self.is_here = len(placement.hosts) == 1 and is_here(placement.hosts[0])
-        chosen = options.check and Setting(options.check, "--check")
-        self.check = chosen or Setting(*default("launch.check", self.environ, "fast"))
+        checked = options.check and Setting(options.check, "--check")
+        self.check = checked or Setting(*default("launch.check", self.environ, "fast"))
         unsaved = options.no_save_at_end and Setting("off", "--no-save-at-end")
         self.save_at_end = unsaved or Setting(*default("launch.save_at_end", self.environ, "on"))
         self._sampling, sampler = sampling(self.environ)
         self._sampled = Setting(f"each {self._sampling:g} s" if self._sampling else "never", sampler)
         self.own_devices = survey.devices.count > 0 and not options.oversubscribe
         around = scheduler(allocation.scheduler)
-        self._reach = Reach() if self.is_here else reach(around, allocation.job_id, self.environ, site)
-        self._choice = choose(
-            allocation,
-            self.environ,
-            probe.run,
-            is_here=self.is_here,
-            requested=options.flavour,
-            site=site,
-            reach=self._reach,
-        )
-        self._is_local = self._choice.flavour is None
-        flavour = self._choice.flavour
-        self._mpi = choose_mpi(options.mpi, self._choice, site, options.launcher_args)
-        self._binding = choose_binding(
-            options.cpu_bind, site, max(placement.counts), survey.devices.count, origin=options.cpu_bind_origin
-        )
-        if flavour and flavour.binds and self._mpi.value == "no":
-            self._binding = by_agents(self._binding, flavour.title)
-        self._communication = communication(
-            {**self.environ, **dict(options.env)},
-            site,
-            allocation,
-            use_site=options.comm_env == "site",
-            unset=options.unset,
-        )
+        self._chosen = chosen = _choose(survey, options, self.environ, around, is_here=self.is_here)
+        self._is_local = chosen.choice.flavour is None
         self._daemon = around.signalling_daemon if around.signals_ranks(self.environ, probe.read) else ""
         self._hostfile = ""
         self._listening: Listening | None = None
@@ -196,16 +108,12 @@ class PlanBuilder:
         self.needs_hostfile = not self._is_local and not self.is_here
         self.keeps_terminal = self._is_local and placement.world_size == 1 and os.isatty(0)
         self.agent_settings = self._for_agents(inner)
-        advice = _advice(self._choice, site, options.launcher_args)
-        named = (*self.environ, *(site.launcher_args if site else ()), *options.launcher_args)
-        if not options.flavour:
-            advice = (*advice, *_unreached(around, self._choice, self._reach.problem, site, named))
-        own_words = _unread(self._choice, options, self._binding, placement)
         self.notes = (
             *survey.notes,
             *options.notes,
-            *own_words,
-            *advice,
+            *_unread(chosen, placement),
+            *_advice(chosen),
+            *(() if options.flavour else _unreached(around, chosen, self.environ)),
             *_in_front(allocation),
             *_cleaned(options.command, self.environ),
         )
@@ -264,10 +172,10 @@ class PlanBuilder:
 
     def write_hostfile(self, folder: str) -> None:
         """Write the host file of the plans to come into ``folder``; nothing where none is needed."""
-        flavour, placement = self._choice.flavour, self.survey.placement
+        flavour, placement = self._chosen.choice.flavour, self.survey.placement
         if flavour is None or not self.needs_hostfile:
             return
-        if self._mpi.value == "no" and not flavour.starts_agents:
+        if self._chosen.mpi.value == "no" and not flavour.starts_agents:
             placement = placement.of_agents()
         lines = [flavour.hostfile_line(*pair) for pair in zip(placement.hosts, placement.counts, strict=True)]
         # A name for these lines: other plans may have their files in the same folder.
@@ -324,13 +232,8 @@ class PlanBuilder:
         )
         return LaunchPlan(
             survey.placement,
-            self._choice,
+            self._chosen,
             options.command or ("COMMAND",),
-            mpi=self._mpi,
-            binding=self._binding,
-            communication=self._communication,
-            site=survey.site.site,
-            launcher_args=options.launcher_args,
             hostfile=self._hostfile,
             master=(rendezvous.address, rendezvous.port) if rendezvous else NO_MASTER,
             run_id=run_id,
@@ -343,7 +246,6 @@ class PlanBuilder:
                 self.keeps_terminal,
                 listens,
             ),
-            reach=self._reach,
             job=missing_job_variable(survey.allocation),
             environ=self.environ,
             context=self._context((*self.notes, *open_to_all)),
@@ -359,7 +261,7 @@ class PlanBuilder:
     def _more_variables(self) -> dict[str, Setting]:
         allocation, why = self.survey.allocation, "where this launch is"
         more = {"EZPZ_OVERSUBSCRIBE": Setting("1", "--oversubscribe")} if self.options.oversubscribe else {}
-        flavour = self._choice.flavour
+        flavour = self._chosen.choice.flavour
         around = scheduler(allocation.scheduler) if flavour and flavour.sets_masks else None
         if self.options.attempts > 1:
             more["EZPZ_ATTEMPT"] = Setting(str(self.attempt), f"--attempts {self.options.attempts}")
@@ -397,6 +299,42 @@ class PlanBuilder:
         return {"EZPZ_CONTROL": control, "EZPZ_LAUNCH": self.launch_id, **more}
 
 
+def _choose(
+    survey: Survey, options: LaunchOptions, environ: Mapping[str, str], around: Scheduler, *, is_here: bool
+) -> Chosen:
+    """Return what starts the ranks, and how.
+
+    Args:
+        survey: Hosts, devices, site and placement.
+        options: What the user asked for.
+        environ: The environment of the launcher.
+        around: The scheduler.
+        is_here: Whether all ranks run on this host.
+
+    Raises:
+        EzpzError: Nothing could start ranks there, or an option does not fit.
+    """
+    allocation, site = survey.allocation, survey.site.site
+    reached = Reach() if is_here else reach(around, allocation.job_id, environ, site)
+    choice = choose(
+        allocation, environ, probe.run, is_here=is_here, requested=options.flavour, site=site, reach=reached
+    )
+    mpi = choose_mpi(options.mpi, choice, site, options.launcher_args)
+    binding = choose_binding(
+        options.cpu_bind, site, max(survey.placement.counts), survey.devices.count, origin=options.cpu_bind_origin
+    )
+    if choice.flavour and choice.flavour.binds and mpi.value == "no":
+        binding = by_agents(binding, choice.flavour.title)
+    variables = communication(
+        {**environ, **dict(options.env)},
+        site,
+        allocation,
+        use_site=options.comm_env == "site",
+        unset=options.unset,
+    )
+    return Chosen(choice, mpi, binding, variables, reached, site, options.launcher_args)
+
+
 def _recorder(options: LaunchOptions, log_dir: str, inner: str) -> str:
     """Return the folder for whole dumps of torch's flight recorder; empty where no time limit can end a hang."""
     may_hang = options.timeout is not None or options.idle_timeout is not None
@@ -422,36 +360,32 @@ def _knows_its_way(site: Site | None, around: Scheduler) -> bool:
     return bool(site and site.launcher and not around.own_launcher)
 
 
-def _unreached(around: Scheduler, choice: Choice, why: str, site: Site | None, named: Iterable[str]) -> tuple[str, ...]:
-    """Return a note where ssh reaches other hosts because the scheduler cannot be asked to.
-
-    Args:
-        around: The scheduler.
-        choice: The launcher.
-        why: Why the scheduler cannot; empty where it can.
-        site: The machine, if it is known.
-        named: Names of variables and options by which the user may have set how an MPI starts its daemons.
-    """
+def _unreached(around: Scheduler, chosen: Chosen, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a note where ssh reaches other hosts because the scheduler cannot be asked to."""
+    why, site, flavour = chosen.reach.problem, chosen.site, chosen.choice.flavour
     if not (why and around.agent_flavour):
         return ()
-    program, chosen = around.remote_shell[0], choice.flavour
-    if isinstance(chosen, AgentFlavour):
-        return (f"{chosen.title} starts the agents, and not {program}: {why}",)
-    if not isinstance(chosen, MpiFlavour) or not chosen.shell_options or chosen.starts_as_told(named):
+    program = around.remote_shell[0]
+    if isinstance(flavour, AgentFlavour):
+        return (f"{flavour.title} starts the agents, and not {program}: {why}",)
+    # The user may have set how an MPI starts its daemons.
+    named = (*environ, *(site.launcher_args if site else ()), *chosen.launcher_args)
+    if not isinstance(flavour, MpiFlavour) or not flavour.shell_options or flavour.starts_as_told(named):
         return ()
     if _knows_its_way(site, around):
         return ()
-    return (f"{chosen.title} starts its daemons in a way of its own, mostly ssh, and not by {program}: {why}",)
+    return (f"{flavour.title} starts its daemons in a way of its own, mostly ssh, and not by {program}: {why}",)
 
 
-def _unread(choice: Choice, options: LaunchOptions, binding: Binding, placement: Placement) -> tuple[str, ...]:
+def _unread(chosen: Chosen, placement: Placement) -> tuple[str, ...]:
     """Return which options change nothing, because ezpz starts the ranks of this host itself."""
+    choice, binding = chosen.choice, chosen.binding
     if choice.flavour is not None:
         return ()
     notes = []
-    if options.launcher_args:
+    if chosen.launcher_args:
         notes.append(
-            f"--launcher-args {shlex.join(options.launcher_args)} has no effect: no mpiexec or srun starts these "
+            f"--launcher-args {shlex.join(chosen.launcher_args)} has no effect: no mpiexec or srun starts these "
             f"ranks, but ezpz itself ({choice.reason})"
         )
     if binding.text not in {"none", "auto"} and not binding.cpus and hasattr(os, "sched_getaffinity"):
@@ -473,17 +407,18 @@ def _in_front(allocation: Allocation) -> tuple[str, ...]:
     )
 
 
-def _advice(choice: Choice, site: Site | None, launcher_args: tuple[str, ...]) -> tuple[str, ...]:
+def _advice(chosen: Chosen) -> tuple[str, ...]:
     """Return what the site says against this choice."""
+    site, flavour = chosen.site, chosen.choice.flavour
     if site is None:
         return ()
     against = [
         f"site {site.name} advises against {word} (from --launcher-args)"
-        for word in launcher_args
+        for word in chosen.launcher_args
         if word.split("=", 1)[0] in site.launcher_forbids
     ]
     if site.launcher and site.launcher in NOT_STARTED:
-        used = choice.flavour.title if choice.flavour else LOCAL
+        used = flavour.title if flavour else LOCAL
         against.append(f"site {site.name} advises {site.launcher}, which ezpz does not start; {used} is used")
     return tuple(against)
 
@@ -517,233 +452,3 @@ def missing_job_variable(allocation: Allocation) -> dict[str, str]:
         return {}
     around = scheduler(allocation.scheduler)
     return {} if around.is_marked(os.environ) else {around.job_variables[0]: allocation.job_id}
-
-
-def all_hosts(options: LaunchOptions) -> tuple[str, ...]:
-    """Return all hosts that a launch may use, those behind the first ``--nhosts`` too, which are spares."""
-    whole = LaunchOptions(**{**vars(options), "nhosts": None})
-    return _allocation(whole, os.environ, None, more=False).allocation.hosts
-
-
-def _allocation(options: LaunchOptions, environ: Mapping[str, str], run: Run | None, *, more: bool) -> Selection:
-    named = read_hostfile(options.hostfile) if options.hostfile else None
-    hosts = options.hosts or (named.hosts if named else ())
-    try:
-        around = detect(environ, run=run, more=more)
-    except MachineError:
-        if not hosts:
-            raise
-        around = Allocation("none", "", hosts)  # the way out of a job whose hosts are unknown is to name them
-    return select(around, options, named)
-
-
-# Choosing hosts: --hosts, --hostfile, --exclude and --nhosts.
-
-
-class Selection(Record):
-    """The hosts of a launch.
-
-    Attributes:
-        allocation: The chosen hosts, with what the scheduler granted on them.
-        wanted: Ranks per host that the user's host file names, as long as the hosts; None when it names none.
-        wanted_origin: The host file; empty without one.
-    """
-
-    allocation: Allocation
-    wanted: tuple[int, ...] | None = None
-    wanted_origin: str = ""
-
-
-def select(around: Allocation, options: LaunchOptions, named: HostFile | None = None) -> Selection:
-    """Return the hosts that the user wants: --hosts or the host file's or all, less --exclude, the first --nhosts.
-
-    Within a job only its hosts can be chosen, by their first label, and they keep the scheduler's spelling; without a
-    scheduler any host can be. Of a heterogeneous job those components are used whose hosts are named, else component 0.
-
-    Args:
-        around: What the scheduler granted, or this host alone.
-        options: What the user asked for.
-        named: The host file that ``options`` names, read; None when it names none.
-
-    Raises:
-        UsageError: A host is not the job's or named twice, none is left, or more are asked for than there are.
-    """
-    file = f"--hostfile {named.path}" if named else ""
-    whole = with_components(around) if around.parts else around
-    if options.hosts is not None:
-        base, origin = _listed(whole, options.hosts), "--hosts"
-    elif named:
-        base, origin = _filed(whole, named), file
-    else:
-        base, origin = dict.fromkeys(around.hosts, 0), around.origin.get("hosts", "the scheduler")
-    if around.parts and (options.hosts is not None or named):
-        around = with_components(around, base)
-    gone = _excluded(whole, base, options.exclude)
-    hosts = [host for host in base if host not in gone]
-    if gone:
-        origin += f", --exclude {_short(gone)}"
-    if not hosts:
-        raise UsageError(
-            f"no host is left: --exclude removes {_some(base)} ({_short(base)}); expected at least one to stay. "
-            "Name fewer with --exclude."
-        )
-    if options.nhosts is not None:
-        if options.nhosts > len(hosts):
-            raise _too_many(options.nhosts, base, gone, origin, around)
-        hosts = hosts[: options.nhosts]
-        origin += f", --nhosts {options.nhosts}"
-    chosen = _subset(around, tuple(hosts), origin)
-    if not named or not _is_request(around, base, named):
-        return Selection(chosen)
-    return Selection(chosen, tuple(base[host] for host in hosts), file)
-
-
-def wanted_devices(
-    number: int | None, environ: Mapping[str, str], allocation: Allocation, site: Site | None, *, read: Read, run: Run
-) -> Devices:
-    """Return the devices of each host: the number of --devices-per-host, else the counted ones.
-
-    Raises:
-        UsageError: A variable cannot be read, or TORCH_DEVICE contradicts the option.
-    """
-    if number is None:
-        return count_devices(environ, read, run, allocation, site)
-    devices = count_devices({**environ, _DEVICES: str(number)}, read, run, allocation, site)
-    if devices.count != number:
-        raise UsageError(
-            f"--devices-per-host {number} contradicts TORCH_DEVICE={environ.get('TORCH_DEVICE')} "
-            f"(from the environment), which leaves {devices.count}. Leave the option out, or `unset TORCH_DEVICE`."
-        )
-    # They were counted as if the variable were set: the notes shall name what the user typed.
-    notes = [note.replace(f"{_DEVICES}={number}", f"--devices-per-host {number}") for note in devices.notes]
-    notes = [note.replace(f"`unset {_DEVICES}`", "leave it out") for note in notes]
-    return replace(devices, origin="--devices-per-host", notes=tuple(notes))
-
-
-def _listed(around: Allocation, names: tuple[str, ...]) -> dict[str, int]:
-    known = _Names(around.hosts) if _is_job(around) else None
-    hosts: dict[str, int] = {}
-    for name in names:
-        host = known.one(name, "--hosts", around) if known else name
-        if host in hosts:
-            raise UsageError(
-                f"{name} is named twice (from --hosts); expected each host once. "
-                "More ranks on a host are asked for with --ppn or -n, different numbers with --hostfile."
-            )
-        hosts[host] = 0
-    return hosts
-
-
-def _filed(around: Allocation, named: HostFile) -> dict[str, int]:
-    """Return the file's hosts with their slots; a job's host that is spelt in two ways is one."""
-    known = _Names(around.hosts) if _is_job(around) else None
-    hosts: dict[str, int] = {}
-    slots = named.slots or (1,) * len(named.hosts)
-    for name, count, line in zip(named.hosts, slots, named.lines, strict=True):
-        host = known.one(name, f"line {line} of --hostfile {named.path}", around) if known else name
-        hosts[host] = hosts.get(host, 0) + count
-    return hosts
-
-
-def _is_request(around: Allocation, base: dict[str, int], named: HostFile) -> bool:
-    """Tell whether the file's slots are the user's request: the scheduler's node file repeated is what it granted."""
-    if named.explicit:
-        return True
-    if sum(base.values()) == len(base):
-        return False
-    granted = dict(zip(around.hosts, around.slots or (), strict=False))
-    return any(granted.get(host) != count for host, count in base.items())
-
-
-def _excluded(around: Allocation, base: dict[str, int], names: tuple[str, ...]) -> list[str]:
-    if not names:
-        return []
-    known, job = _Names(base), _Names(around.hosts)
-    gone: dict[str, None] = {}
-    for name in names:
-        matches = known.find(name)
-        if not matches and not job.find(name):  # a host of the job that was not chosen is out already
-            raise _stranger(name, "--exclude", around, list(base))
-        gone.update(dict.fromkeys(matches))
-    return list(gone)
-
-
-class _Names:
-    """Hosts by their names, exact ones first, else by the first label: schedulers and users shorten them."""
-
-    def __init__(self, hosts: Iterable[str]) -> None:
-        self.by_name: dict[str, list[str]] = {}
-        for host in hosts:
-            self.by_name.setdefault(_label(host), []).append(host)
-
-    def find(self, name: str) -> list[str]:
-        matches = self.by_name.get(_label(name), [])
-        return [name] if name in matches else matches
-
-    def one(self, name: str, source: str, around: Allocation) -> str:
-        matches = self.find(name)
-        if not matches:
-            raise _stranger(name, source, around, list(around.hosts))
-        if len(matches) > 1:
-            raise UsageError(
-                f"{name} (from {source}) means {' and '.join(matches[:2])}; expected one. Write it in full."
-            )
-        return matches[0]
-
-
-def _label(host: str) -> str:
-    return host if _ADDRESS.fullmatch(host) else host.partition(".")[0].lower()
-
-
-def _is_job(around: Allocation) -> bool:
-    return around.scheduler != "none"
-
-
-def _subset(around: Allocation, hosts: tuple[str, ...], origin: str) -> Allocation:
-    """Return the allocation of some of its hosts, or of others where no scheduler granted any."""
-    origins = {**around.origin, "hosts": origin}
-    if hosts == around.hosts:
-        return replace(around, origin=origins)
-    index = {host: number for number, host in enumerate(around.hosts)}
-    places = [index[host] for host in hosts] if all(host in index for host in hosts) else []
-    slots = tuple(around.slots[place] for place in places) if places and around.slots else None
-    cpus = tuple(around.cpus[place] for place in places) if places and around.cpus else None
-    tasks = min(around.tasks, sum(slots)) if slots and around.tasks else None
-    return replace(
-        around,
-        hosts=hosts,
-        slots=slots,
-        tasks=tasks,
-        cpus=cpus,
-        devices=tuple(around.devices[place] for place in places) if places and around.devices else None,
-        components=tuple(around.components[place] for place in places) if places and around.components else None,
-        is_ordered=places == sorted(places),
-        hostfile="",
-        origin=origins,
-    )
-
-
-def _too_many(wanted: int, base: dict[str, int], gone: list[str], origin: str, around: Allocation) -> UsageError:
-    left = len(base) - len(gone)
-    source = origin.partition(", --exclude")[0]
-    less = f", less {len(gone)} by --exclude" if gone else ""
-    more = "" if _is_job(around) else ", or name more with `--hosts LIST` or `--hostfile FILE`"
-    return UsageError(
-        f"cannot use {wanted} hosts (from --nhosts): there {'is' if left == 1 else 'are'} {left} "
-        f"({len(base)} from {source}{less}). Use `--nhosts {left}`{more}."
-    )
-
-
-def _stranger(name: str, source: str, around: Allocation, hosts: list[str]) -> UsageError:
-    hint = did_you_mean(name, hosts, otherwise=" `ezpz where` shows the hosts.", cutoff=0.7)
-    what = f"a host of {around.scheduler} job {around.job_id}".rstrip() if _is_job(around) else "one of the hosts"
-    return UsageError(f"{name} (from {source}) is not {what}; expected one of {_short(hosts)}.{hint}")
-
-
-def _short(hosts: Iterable[str]) -> str:
-    names = list(hosts)
-    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])}, … {names[-1]}"
-
-
-def _some(hosts: dict[str, int]) -> str:
-    return f"all {len(hosts)} hosts" if len(hosts) > 1 else "the only host"

@@ -15,11 +15,12 @@ import tempfile
 from ezpz.errors import EzpzError
 from ezpz.launch.messages import Settings
 from ezpz.launch.options import parse
-from ezpz.launch.planning import PlanBuilder, survey
+from ezpz.launch.planning import PlanBuilder
 from ezpz.launch.run.control import Control
 from ezpz.launch.run.failures import Limits
 from ezpz.launch.run.start import run_of
 from ezpz.launch.run.terminal import Screen
+from ezpz.launch.survey import survey
 
 
 def builder_of(words, *, stays=False):
