@@ -13,7 +13,7 @@ from cli.test_submit import COMMAND, check_shell, fake, place, programs
 from ezpz.cli.submit import main
 from ezpz.cluster import probe
 from ezpz.cluster.job_file import read_option
-from ezpz.cluster.scheduler import scheduler
+from ezpz.cluster.job_handler import handler
 from ezpz.cluster.site import load
 
 __all__ = ["fake", "place", "programs"]
@@ -201,7 +201,7 @@ def test_a_job_asks_for_what_its_sites_example_asks_for(place, capsys, subtests)
             example = json.loads((DATA / f"{name}.json").read_text())
             text, asked = written(name, capsys)
             check_shell(text, place)
-            kind = scheduler("pbs" if "#PBS" in text else "slurm").job_script
+            kind = handler("pbs" if "#PBS" in text else "slurm").script
             same = {read_option(line, kind).line() for line in asked}
             documented = {line: read_option(line, kind).line() for line in example["asks"]}
             assert {line for line in example["asks"] if documented[line] not in same} == {*beside.theirs}

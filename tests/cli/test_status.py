@@ -12,9 +12,9 @@ import pytest
 
 import ezpz
 from cli.runs_on_disk import write_run
-from ezpz.cluster.my_jobs import my_jobs
-from ezpz.cluster.qstat import read_jobs
-from ezpz.cluster.squeue import read
+from ezpz.cluster.jobs import my_jobs
+from ezpz.cluster.pbs_jobs import HANDLER as PBS
+from ezpz.cluster.slurm_jobs import HANDLER as SLURM
 from lab import process
 from lab.small_pbs import SmallPbs
 
@@ -238,7 +238,7 @@ def test_a_record_is_read_whatever_it_holds_of_its_ranks_and_left_out_where_it_i
 def test_squeue_is_read():
     text = "12_3|RUNNING|2|2026-11-20T19:21:32|2026-11-20T19:31:32|main|None|/home/me|(null)|a|b\n"
     text += "13|PENDING|4|N/A|N/A|main|Resources|/home/me|(null)|train\nno such line\n"
-    running, waiting = read(text)
+    running, waiting = SLURM.read(text)
     assert (running.job, running.state, running.hosts, running.name) == ("12_3", "running", 2, "a|b")
     assert running.end - running.start == 600
     assert running.output == "/home/me/slurm-12_3.out"
@@ -258,7 +258,9 @@ def test_the_output_of_a_job_is_where_its_script_asks_for_it(tmp_path, subtests)
     for option, output in OUTPUTS:
         with subtests.test(str(option)):
             script.write_text(f"#!/bin/bash\n{option}\nlaunch python3 train.py\n")
-            (job,) = read(squeue_line("12", "FAILED", 1, at(-9), at(-5), folder=str(tmp_path), script=str(script)))
+            (job,) = SLURM.read(
+                squeue_line("12", "FAILED", 1, at(-9), at(-5), folder=str(tmp_path), script=str(script))
+            )
             assert job.output == str(tmp_path / output)
 
 
@@ -297,20 +299,21 @@ Job Id: 11.head
 
 def test_qstat_is_read():
     times = {"began": at(-60, ASCTIME), "starts": at(3600, ASCTIME), "ended": at(-90, ASCTIME), "code": 1}
-    running, waiting, ended = read_jobs(QSTAT.format(**times), "me")
+    running, waiting, ended = PBS.read(QSTAT.format(**times), "me")
     assert (running.job, running.state, running.hosts, running.name) == ("12.head", "running", 2, "train")
     assert running.end == pytest.approx(time.time() + 3540, abs=60)
     assert (waiting.state, waiting.reason, waiting.queue) == ("queued", "Not Running: no hosts", "prod")
     assert waiting.start == pytest.approx(time.time() + 3600, abs=60)
     assert (ended.state, ended.exit_code, ended.output) == ("ended", 1, "/home/me/a train.o11")
-    unknown = read_jobs(QSTAT.format(**{**times, "starts": "UNKNOWN", "code": -29}), "me")
-    assert [(each.start, each.exit_code) for each in unknown[1:]] == [(None, None), (None, -29)]
+    unknown = PBS.read(QSTAT.format(**{**times, "starts": "UNKNOWN", "code": -29}), "me")
+    assert [(each.start, each.exit_code) for each in unknown[1:]] == [(None, None), (None, None)]
+    assert unknown[2].state == "time limit"
 
 
 def test_answers_that_are_none_are_no_jobs():
     table = "head: \n              Req'd\nJob ID          Username Queue\n1.head          me       workq\n"
     for text in ("", "no jobs", table, '{"Jobs": {"1": {}}}', "qstat: conflicting options.\n"):
-        assert read_jobs(text, "me") == read(text) == [], text
+        assert PBS.read(text, "me") == SLURM.read(text) == [], text
 
 
 def test_a_cache_of_another_user_or_version_is_not_used(tmp_path, monkeypatch):

@@ -197,7 +197,12 @@ REFUSED = [
     ("pbs", ["-q", "debug", "--jobs", "2", "-O", "-J 0-99"], "ezpz: an array in a chain: -J 0-99 (from -O)"),
     ("slurm", ["--until-done", "-O=-a 0-99"], "ezpz: an array in a chain: -a 0-99 (from -O)"),
     ("slurm", ["--site", "polari"], "ezpz: unknown site: 'polari' (from --site); expected a name of `ezpz sites`;"),
-    ("slurm", ["--scheduler", "flux"], "ezpz: unknown --scheduler 'flux' (from the command line); expected one of"),
+    ("slurm", ["--scheduler", "lsx"], "ezpz: unknown --scheduler 'lsx' (from the command line); expected one of"),
+    (
+        "slurm",
+        ["--scheduler", "flux"],
+        "ezpz: --scheduler: ezpz detects jobs of Flux but does not submit them; ",
+    ),
 ]
 
 

@@ -2,13 +2,14 @@
 
 import json
 import os
+import sys
 import time
 
 import pytest
 
 from ezpz import proc
 from ezpz.cluster import jobs
-from ezpz.cluster.job_state import JobState, Reply
+from ezpz.cluster.job import Job, Reply
 from ezpz.cluster.jobs import ask, call, cancel
 from ezpz.cluster.questions import Questions
 from ezpz.errors import MachineError
@@ -91,7 +92,7 @@ def test_slurm_that_has_forgotten_or_does_not_answer(subtests):
             run, _ = answering(*answers)
             found = ask("slurm", "12", run)
             assert found.state == state
-            assert words in found.reason
+            assert words in found.told
 
 
 PBS = [
@@ -145,15 +146,50 @@ def test_pbs_without_a_history_is_asked_for_jobs_that_are_not_over():
 
 def test_pbs_that_has_forgotten():
     run, _ = answering(*[Reply(153, "", "qstat: Unknown Job Id 9.head\n")] * 2)
-    assert ask("pbs", "9.head", run) == JobState("unknown", "qstat: Unknown Job Id 9.head")
+    assert ask("pbs", "9.head", run) == Job("9.head", "unknown", reason="qstat: Unknown Job Id 9.head")
 
 
 def test_nothing_is_asked_without_a_scheduler_or_of_no_job():
     run, lines = answering()
     assert ask("none", "1", run).state == "unknown"
     assert ask("slurm", "-u root", run).state == "unknown"
-    assert cancel("slurm", ["12", "--me"], run) == dict.fromkeys(["12", "--me"], "Slurm cannot cancel it")
+    assert cancel("slurm", ["12", "--me"], run) == dict.fromkeys(["12", "--me"], "not all are ids of jobs")
     assert lines == []
+
+
+def test_a_scheduler_without_a_handler_says_so_wherever_one_is_needed(tmp_path, run_cli, clean_env):
+    """Flux is detected; what ezpz does not do with its jobs is one sentence, the same mechanism in each verb."""
+    nothing, _ = answering()
+    does_not = "ezpz detects jobs of Flux but does not"
+    assert ask("flux", "f2Xk", nothing).told.startswith(f"{does_not} follow them; look at the job with")
+    assert cancel("flux", ["f2Xk"], nothing)["f2Xk"].startswith(f"{does_not} cancel them; cancel them with")
+    (tmp_path / "flux").write_text(f"#!/bin/sh\n[ $1 = hostlist ] && echo {os.uname().nodename}\n")
+    (tmp_path / "flux").chmod(0o755)
+    (tmp_path / "chain").mkdir()
+    here = {**clean_env, "PATH": str(tmp_path), "PBS_CONF_FILE": "/nowhere", "HOME": str(tmp_path)}
+    job, chain = {"FLUX_JOB_ID": "f2Xk"}, {"EZPZ_CHAIN": str(tmp_path / "chain")}
+    submit = "submit them; write the job script yourself and call `launch` inside it"
+    rows = [
+        ("submit -- true", job, 2, f"ezpz: {does_not} {submit} (from this job)"),
+        ("submit --until-done -- true", job, 2, f"ezpz: {does_not} {submit} (from this job)"),
+        ("submit -- true", {}, 2, f"ezpz: {does_not} {submit} (from flux on PATH)"),
+        ("status", job, 0, f"{does_not} list them; ask its own commands for them\n"),
+        ("status", {}, 0, f"{does_not} list them; ask its own commands for them\n"),
+        ("status --json", job, 0, f'"not_listed": [\n    "{does_not} list them'),
+        ("logs f2Xk", job, 2, f"{does_not} list them; ask its own commands for them."),
+        ("launch -n 1 true", {**job, **chain}, 2, f"ezpz: {does_not} chain them; run `launch` without a chain"),
+    ]
+    for words, more, code, said in rows:
+        done = run_cli([sys.executable, "-m", "ezpz", *words.split()], {**here, **more})
+        assert (done.returncode, said in done.stdout + done.stderr) == (code, True), (words, more, done)
+
+
+def test_detection_imports_nothing_of_the_handling_of_jobs(run_cli, clean_env):
+    code = "import sys; from ezpz.cluster import detect; detect(); print(*sorted(sys.modules), sep='\\n')"
+    job = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n01", "PBS_JOBID": "1.head", "FLUX_URI": "x"}
+    done = run_cli([sys.executable, "-c", code], {**clean_env, **job})
+    assert done.returncode == 0, done.stderr
+    assert not [name for name in done.stdout.split() if name.startswith("ezpz.cluster.") and "job" in name]
 
 
 def test_cancelling():

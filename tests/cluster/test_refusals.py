@@ -7,10 +7,10 @@ import pytest
 
 from ezpz.cluster import probe, site
 from ezpz.cluster.job_file import Asked, options, read_option, unfilled
-from ezpz.cluster.qstat import queues
+from ezpz.cluster.job_handler import Queue, Queues, handler
+from ezpz.cluster.pbs_jobs import queues
 from ezpz.cluster.refusals import about_chain, check_chain, check_filled_in, check_queue, check_shared
-from ezpz.cluster.scheduler import Queue, Queues, scheduler
-from ezpz.cluster.scontrol import partitions
+from ezpz.cluster.slurm_jobs import partitions
 from ezpz.errors import UsageError
 
 DATA = Path(__file__).parents[1] / "data" / "queues"
@@ -154,7 +154,7 @@ def test_without_a_table_of_mounts_names_decide():
 
 
 def test_what_is_to_be_filled_in_is_refused():
-    kind = scheduler("pbs").job_script
+    kind = handler("pbs").script
     found = options(kind, SITES["polaris"], Asked(2, HOUR, "train"))
     with pytest.raises(UsageError) as error:
         check_filled_in(unfilled(found), kind.program, {"-A": "-A"}, "the table of site polaris")
@@ -193,5 +193,5 @@ OPTIONS = [
 def test_an_option_is_read_and_written(subtests):
     for name, text, expected in OPTIONS:
         with subtests.test(text=text):
-            option = read_option(text, scheduler(name).job_script)
+            option = read_option(text, handler(name).script)
             assert (option.name, option.value, option.line()) == expected

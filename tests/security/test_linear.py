@@ -25,8 +25,8 @@ except ImportError:  # Python 3.10
 
 import ezpz
 from ezpz import redact
-from ezpz.cluster import hostlist, qstat, sacct, scontrol, squeue
-from ezpz.cluster.job_state import Reply
+from ezpz.cluster import hostlist, pbs_jobs, qstat, scontrol, slurm_jobs
+from ezpz.cluster.job import Reply
 from ezpz.errors import EzpzError
 from ezpz.launch import hostfile
 from ezpz.launch.decision import raised
@@ -79,12 +79,12 @@ READERS = {
     "a list of hosts": hostlist.expand,
     "a line of a host file": lambda text: hostfile._parse(text, "hosts", 1),  # a file is split before
     "scontrol show job": lambda text: scontrol.show_job("13", lambda _: text),
-    "scontrol show partition": lambda text: scontrol.partitions(lambda _: text),
-    "scontrol of an older job": lambda text: sacct.state_of("13", lambda _: Reply(0, text, "")),
-    "squeue": squeue.read,
-    "qstat -f": lambda text: qstat.read_jobs(text, "me"),
+    "scontrol show partition": lambda text: slurm_jobs.partitions(lambda _: text),
+    "scontrol of an older job": lambda text: slurm_jobs.HANDLER.job("13", lambda _: Reply(0, text, "")),
+    "squeue": slurm_jobs.HANDLER.read,
+    "qstat -f": lambda text: pbs_jobs.HANDLER.read(text, "me"),
     "qstat of a job": lambda text: qstat.show_job("13", lambda _: text),
-    "qstat -Qf": lambda text: qstat.queues(lambda _: text),
+    "qstat -Qf": lambda text: pbs_jobs.queues(lambda _: text),
     "the last words of a rank": lambda text: [
         *(read(text) for read in (last_words.exceptions, last_words.ending, last_words.full_disk)),
         *(read(text) for read in (last_words.cannot_write, last_words.named_file, last_words.broken_device)),

@@ -9,8 +9,9 @@ from pathlib import Path
 from ezpz.cli import make_verb_parser
 from ezpz.cli.shell import utils
 from ezpz.cli_parser import option, run_verb
-from ezpz.cluster import SCHEDULERS, detect, probe
+from ezpz.cluster import detect, probe
 from ezpz.cluster.job_file import WITHOUT_SCHEDULER, Asked, JobFile, options
+from ezpz.cluster.job_handler import handlers
 from ezpz.cluster.scheduler import scheduler
 from ezpz.cluster.site import load, recognise
 from ezpz.errors import MachineError, UsageError, nearest
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _LAPTOP = "laptop"  # the kind of script for a machine without a scheduler
 _SCRIPTS = {
-    **{name: found for name in SCHEDULERS if (found := scheduler(name).job_script)},
+    **{one.name: one.script for one in handlers()},
     _LAPTOP: WITHOUT_SCHEDULER,
 }
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
-from ezpz.cluster.my_jobs import my_jobs, scheduler_questions, user_name
+from ezpz.cluster.job import QUEUED, RUNNING
+from ezpz.cluster.jobs import my_jobs, not_listed, scheduler_questions, user_name
 from ezpz.errors import UsageError
 from ezpz.files import inside, open_regular, read_object, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
@@ -90,6 +91,7 @@ class _Source:
         found = next((each for each in jobs if word and word in {each.job, each.job.partition(".")[0]}), None)
         if found is None:
             more = f" {', '.join(silent)} did not answer." if silent else ""
+            more += "".join(f" {why}." for why in not_listed(os.environ))
             where = f"{word!r} (from the command line)" if word else "(the default)"
             raise UsageError(
                 f"no launch {where}: no run, record or job of yours is called so; expected a run folder, the id of a "
@@ -149,7 +151,7 @@ class _Source:
     def may_write(self) -> bool:
         """Tell whether more may come: the launch has recorded no end."""
         if not self._folder:
-            return self._job_state != "ended"
+            return self._job_state in {QUEUED, RUNNING}
         now = self._read()
         if now.launch_id != self._record.launch_id or now.state != "running":  # of another launch, or gone; or over
             return False

@@ -12,7 +12,8 @@ from ezpz.cli import make_verb_parser
 from ezpz.cli.columns import aligned
 from ezpz.cli.running import age, left_behind, left_lines
 from ezpz.cli_parser import option, run_verb
-from ezpz.cluster.my_jobs import my_jobs, scheduler_questions, user_name
+from ezpz.cluster.job import ENDED, QUEUED, RUNNING
+from ezpz.cluster.jobs import my_jobs, not_listed, scheduler_questions, user_name
 from ezpz.files import open_regular, read_bytes
 from ezpz.records.launch import LaunchRecord
 from ezpz.register import heads, of_record, running
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
     from typing import Any
 
-    from ezpz.cluster.job_listing import Job
+    from ezpz.cluster.job import Job
     from ezpz.register import Head, Launch
 
 _OPTIONS = (option("--json", action="store_true", help="one JSON object: rows, and what did not answer"),)
@@ -54,13 +55,14 @@ def _status(options: Namespace) -> int:
     records = heads()
     here, _ = running(records)
     rows = _rows(jobs, _launches(records, now), now, {launch.launch_id for launch in here})
-    left = left_behind(here)
+    left, missing = left_behind(here), not_listed(os.environ)
     if options.json:
-        show(json.dumps({"rows": rows, "silent": silent, "left_behind": left}, indent=2))
+        show(json.dumps({"rows": rows, "silent": silent, "not_listed": missing, "left_behind": left}, indent=2))
         return 0
     lines = [*(_table(rows, now) if rows else ()), *map(visible, left_lines(left))]
     lines += [f"not answered within 15 s, or failed: {', '.join(silent)}; its jobs are missing here"] if silent else []
     lines = lines or ["no job and no launch of yours waits, runs or ended within a day"]
+    lines += missing
     show("\n".join(lines), colors=True)
     return 0
 
@@ -122,7 +124,7 @@ def _rows(
             of_job.setdefault(each[0].job, each)
         else:
             alone.append(each)
-    recent = [job for job in jobs if job.state != "ended" or job.end is None or now - job.end < _RECENT]
+    recent = [job for job in jobs if job.state in {QUEUED, RUNNING} or job.end is None or now - job.end < _RECENT]
     rows = [_of_job(job, of_job.get(job.job), now, here) for job in recent]
     rows += [_of_launch(*each, now, here) for each in alone]
     order = {"queued": 0, "running": 1}
@@ -137,8 +139,8 @@ def _rows(
 
 def _of_job(job: Job, launch: tuple[Launch, LaunchRecord] | None, now: float, here: Container[str]) -> dict[str, Any]:
     row = _of_launch(*launch, now, here) if launch else _empty()
-    waits = job.state == "queued"
-    over = job.state == "ended"
+    waits = job.state == QUEUED
+    over = job.state not in {QUEUED, RUNNING}
     row |= {
         "job": job.job,
         "name": job.name or row["name"],
@@ -148,14 +150,14 @@ def _of_job(job: Job, launch: tuple[Launch, LaunchRecord] | None, now: float, he
         "reason": job.reason,
         "started": None if waits else job.start or row["started"],
         "starts": job.start if waits else None,
-        "job_ends": job.end if job.state == "running" else None,
+        "job_ends": job.end if job.state == RUNNING else None,
         "ended": job.end if over else None,
         "output": job.output or row["output"],
     }
     if not over:
         row["state"] = job.state
     elif launch is None or row["state"] == "running":  # it ended before `launch`, or took it along
-        row["state"] = "finished" if job.word == "COMPLETED" or (job.word == "F" and job.exit_code == 0) else "ended"
+        row["state"] = "finished" if job.state == ENDED and job.exit_code == 0 else "ended"
         row["last_line"] = _last_line(row["output"]) if row["state"] == "ended" else ""
     return row
 

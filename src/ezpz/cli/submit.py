@@ -28,8 +28,9 @@ from ezpz.cluster.job_file import (
     unfilled,
     value_of,
 )
+from ezpz.cluster.job_handler import HANDLED, handler, lack
 from ezpz.cluster.programs import find
-from ezpz.cluster.scheduler import scheduler
+from ezpz.cluster.scheduler import scheduler, schedulers
 from ezpz.cluster.site import load, recognise
 from ezpz.errors import EzpzError, MachineError, UsageError, nearest
 from ezpz.fields import Record
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ezpz.cluster.job_file import Option
-    from ezpz.cluster.scheduler import JobScript, Queues, Scheduler
+    from ezpz.cluster.job_handler import JobScript, Queues
+    from ezpz.cluster.scheduler import Scheduler
     from ezpz.cluster.site import Site
 
 _MOST_JOBS = 10  # of a chain, where nothing else is given
@@ -50,7 +52,6 @@ _PATIENCE = 10.0  # seconds for the scheduler to tell its limits
 _CHAIN_FILE = "chain.json"
 _NAME = r"[A-Za-z][A-Za-z0-9._-]{0,63}"
 _NO_SCHEDULER = "none"
-_WRITTEN_FOR = [name for name in SCHEDULERS if scheduler(name).job_script]
 
 
 def _seconds(text: str) -> int:
@@ -82,6 +83,12 @@ def _job_option(text: str) -> str:
         raise ArgumentTypeError(
             f"{text!r} is no option of a job; expected e.g. --gpus-per-node=4 or '-l place=scatter'"
         )
+    return text
+
+
+def _scheduler(text: str) -> str:
+    if text in SCHEDULERS and text not in HANDLED:
+        raise ArgumentTypeError(lack(text, "submit"))
     return text
 
 
@@ -139,7 +146,12 @@ _OPTIONS = (
     option("--output", default="", metavar="DIR", help="folder for the job file and the job's output"),
     option("--venv", default=None, metavar="DIR", help="virtual environment of the job; the present one by default"),
     option("--site", metavar="SITE", help="write it for this site of `ezpz sites`"),
-    option("--scheduler", choices=(*_WRITTEN_FOR, _NO_SCHEDULER), help="write it for this scheduler, on no site"),
+    option(
+        "--scheduler",
+        type=_scheduler,
+        choices=(*HANDLED, _NO_SCHEDULER),
+        help="write it for this scheduler, on no site",
+    ),
     option("--force", action="store_true", help="submit what is refused for a limit, a folder or a chain"),
     option("--json", action="store_true", help="print path, ids and folder as one JSON object"),
     option("--dry-run", action="store_true", help="print the job file; make and submit nothing"),
@@ -185,7 +197,8 @@ class _Machine(Record):
     @property
     def kind(self) -> JobScript:
         """How its job files are written."""
-        return self.around.job_script or WITHOUT_SCHEDULER
+        known = handler(self.scheduler)
+        return known.script if known else WITHOUT_SCHEDULER
 
     @property
     def title(self) -> str:
@@ -301,15 +314,23 @@ def _machine(asked: Namespace, environ: Mapping[str, str]) -> _Machine:
             now = recognise(environ, probe.read).site
             here = here and (now is None or now.name == site.name)
         return _Machine(site.scheduler, site, f"from {match.origin}" if match else "from --site", here)
-    job = detect(environ, probe.read, probe.run_nothing)
+    try:
+        job = detect(environ, probe.read, probe.run_nothing)
+    except MachineError:  # the job's hosts, which are not needed here
+        for one in (one for one in schedulers() if one.is_marked(environ)):
+            _kind_of(one.name, "this job")
+        raise
     if job.scheduler in SCHEDULERS:
         program = _kind_of(job.scheduler, "this job").program
         return _Machine(job.scheduler, None, f"from {job.origin.get('scheduler')}", bool(find(program, environ)))
     programs = []
-    for name in _WRITTEN_FOR:
+    for name in HANDLED:
         programs.append(_kind_of(name, "PATH").program)
         if find(programs[-1], environ):
             return _Machine(name, None, f"{programs[-1]} is here", True)
+    for one in schedulers():
+        if any(find(program, environ) for program in one.programs):
+            _kind_of(one.name, f"{one.programs[0]} on PATH")
     raise MachineError(
         f"no scheduler here: {' and '.join(programs)} are not on PATH (from PATH); expected a login host of a cluster. "
         "Run it here with `launch COMMAND`, or look at a job file with `ezpz submit --dry-run --site SITE -- COMMAND`."
@@ -317,14 +338,13 @@ def _machine(asked: Namespace, environ: Mapping[str, str]) -> _Machine:
 
 
 def _kind_of(name: str, who: str) -> JobScript:
-    kind = WITHOUT_SCHEDULER if name == _NO_SCHEDULER else scheduler(name).job_script
-    if kind is None:
-        known = ", ".join(_WRITTEN_FOR)
-        raise UsageError(
-            f"no job files for {name} (from {who}); expected one of {known}. Write one that calls `launch`, or name "
-            "one of these with --scheduler."
-        )
-    return kind
+    if name == _NO_SCHEDULER:
+        return WITHOUT_SCHEDULER
+    known = handler(name)
+    if known is None:
+        others = " or ".join(HANDLED)
+        raise UsageError(f"{lack(name, 'submit')} (from {who}), or name {others} with --scheduler to see their files.")
+    return known.script
 
 
 def _site(name: str, environ: Mapping[str, str]) -> Site:
@@ -524,7 +544,8 @@ def _not_here(machine: _Machine) -> MachineError:
 def _limits(machine: _Machine) -> Queues | None:
     from ezpz.cluster.questions import Questions
 
-    return machine.around.queues(queue_option(machine.kind, machine.site), Questions(_PATIENCE))
+    known = handler(machine.scheduler)
+    return known.queues(queue_option(machine.kind, machine.site), Questions(_PATIENCE)) if known else None
 
 
 def _output_of(command: Sequence[str]) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ import re
 import shlex
 import textwrap
 
-from ezpz.cluster.scheduler import JobScript
+from ezpz.cluster.job_handler import JobScript
 from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

@@ -1,11 +1,12 @@
-"""Queue jobs, ask what has become of them, and cancel them.
+"""Queue jobs, list them, ask what has become of them, and cancel them.
 
 A job file is handed to the scheduler whose mark is in it, which answers the job's id:
 
     sbatch --parsable --dependency=afterany:12 job.slurm      13, or 13;cluster
     qsub -W depend=afterany:12.head job.pbs                   13.head
 
-What `ask` reads is in `ezpz.cluster.sacct` and `ezpz.cluster.pbs_history`.
+How a scheduler is asked and how its answer is read is in its own file (`ezpz.cluster.job_handler`). Sites forbid
+polling: what `my_jobs` is asked again within 30 s is answered from ``$XDG_CACHE_HOME/ezpz/jobs-NAME.json``.
 """
 
 from __future__ import annotations
@@ -14,22 +15,30 @@ import os
 import shlex
 import time
 
+from ezpz.cluster import cache
 from ezpz.cluster.allocation import is_job
-from ezpz.cluster.job_state import OVER, UNKNOWN, JobState, Reply
+from ezpz.cluster.job import OVER, UNKNOWN, Job, Reply
+from ezpz.cluster.job_handler import handler, handlers, lack
 from ezpz.cluster.programs import find, missing
-from ezpz.cluster.scheduler import scheduler, schedulers
+from ezpz.cluster.questions import Questions, unanswered
+from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import MachineError, UsageError
+from ezpz.fields import as_dict
 from ezpz.files import read_text
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
-    from ezpz.cluster.job_state import Call
-    from ezpz.cluster.scheduler import JobScript
+    from ezpz.cluster.allocation import Run
+    from ezpz.cluster.job import Call
+    from ezpz.cluster.job_handler import JobHandler
 
 _LIMIT = 60.0  # seconds: a busy scheduler takes its time, and a job that may have been queued is not asked for again
 LIMIT = 10.0  # seconds for one question
+KEPT = 30.0  # seconds, of a list of jobs
+_TO_LIST = 15.0  # seconds
 
 
 def submit(path: str, after: str = "") -> str:
@@ -45,7 +54,8 @@ def submit(path: str, after: str = "") -> str:
     """
     import subprocess
 
-    kind = _kind_of(path)
+    handles = _handler_of(path)
+    kind = handles.script
     program = find(kind.program)
     if not program:
         raise MachineError(
@@ -53,7 +63,7 @@ def submit(path: str, after: str = "") -> str:
             "host."
         )
     line = [program, *kind.quiet, *(word.format(job=after) for word in (kind.after if after else ())), path]
-    environ = {name: text for name, text in os.environ.items() if not _misleads(name, kind)}
+    environ = {name: text for name, text in os.environ.items() if not _misleads(name, handles)}
     try:
         done = subprocess.run(
             line, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT, check=False
@@ -114,7 +124,7 @@ def call(line: Sequence[str], limit: float = LIMIT) -> Reply:
     return Reply(child.returncode, out, err)
 
 
-def ask(kind: str, job: str, run: Call = call) -> JobState:
+def ask(kind: str, job: str, run: Call = call) -> Job:
     """Return what a scheduler says of a job.
 
     Args:
@@ -122,9 +132,10 @@ def ask(kind: str, job: str, run: Call = call) -> JobState:
         job: The job's id.
         run: Runs a command within a time limit.
     """
-    if not is_job(job):
-        return JobState(UNKNOWN, f"{job!r} is no id of a job")
-    return scheduler(kind).state_of(job, run)
+    known = handler(kind)
+    if known is None:
+        return Job(job, UNKNOWN, reason=lack(kind, "follow"))
+    return known.job(job, run) if is_job(job) else Job(job, UNKNOWN, reason=f"{job!r} is no id of a job")
 
 
 def cancel(kind: str, jobs: Sequence[str], run: Call | None = None, seconds: float = LIMIT) -> dict[str, str]:
@@ -139,9 +150,10 @@ def cancel(kind: str, jobs: Sequence[str], run: Call | None = None, seconds: flo
     Returns:
         Why a job was not cancelled, for each that was not.
     """
-    words = scheduler(kind).cancelling
-    if not words or not all(map(is_job, jobs)):
-        return dict.fromkeys(jobs, f"{scheduler(kind).title} cannot cancel it")
+    known = handler(kind)
+    if known is None or not all(map(is_job, jobs)):
+        return dict.fromkeys(jobs, lack(kind, "cancel") if known is None else "not all are ids of jobs")
+    words = known.cancelling
     end = time.monotonic() + seconds
 
     def within(line: Sequence[str]) -> Reply:
@@ -162,24 +174,94 @@ def cancel(kind: str, jobs: Sequence[str], run: Call | None = None, seconds: flo
     return left
 
 
-def _misleads(name: str, kind: JobScript) -> bool:
+def my_jobs(environ: Mapping[str, str], user: str, run: Run) -> tuple[list[Job], list[str]]:
+    """Return this user's jobs at every scheduler that is here, and the programs that did not answer.
+
+    A program that fails beside one of another scheduler that answers is none of them: Slurm comes with a ``qstat``.
+
+    Args:
+        environ: Says where answers are kept, and PATH.
+        user: The user's name.
+        run: Returns what a command printed, or None; of `Questions` it is known whether it took too long.
+    """
+    found: list[Job] = []
+    failed: list[str] = []
+    has_answer = False
+    for one in handlers():
+        line = one.question(user)
+        if not find(line[0], environ):
+            continue
+        kept = _kept(environ, one.name, user)
+        if kept is None:
+            text = run(line)
+            plain = one.question_without_history(user)
+            if text is None and plain and line[0] not in unanswered(run):
+                text = run(plain)
+            if text is None:
+                failed.append(line[0])
+                continue
+            kept = one.read(text, user)
+            answer: dict[str, Any] = {"at": time.time(), "user": user, "jobs": [as_dict(each) for each in kept]}
+            cache.keep(environ, f"jobs-{one.name}", answer)
+        has_answer = True
+        found += kept
+    return found, [name for name in failed if not has_answer or name in unanswered(run)]
+
+
+def not_listed(environ: Mapping[str, str]) -> list[str]:
+    """Return in words which jobs `my_jobs` leaves out: those of a scheduler that is here and only detected.
+
+    Args:
+        environ: With PATH, and the variables of a job.
+    """
+    others = [one for one in schedulers() if handler(one.name) is None]
+    here = [one for one in others if one.is_marked(environ)]
+    if not here and not any(find(one.question("")[0], environ) for one in handlers()):
+        here = [one for one in others if any(find(program, environ) for program in one.programs)]
+    return [lack(one.name, "list") for one in here]
+
+
+def scheduler_questions() -> Questions:
+    """Return what asks schedulers' commands for `my_jobs`, each for at most 15 s."""
+    return Questions(_TO_LIST)
+
+
+def user_name() -> str:
+    """Return the name of this user."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container without that user
+        return os.environ.get("USER", "")
+
+
+def _kept(environ: Mapping[str, str], name: str, user: str) -> list[Job] | None:
+    """Return the jobs of an answer that is less than half a minute old; None without one."""
+    known = cache.kept(environ, f"jobs-{name}")
+    at, jobs = known.get("at"), known.get("jobs")
+    if not isinstance(at, (int, float)) or known.get("user") != user or not isinstance(jobs, list):
+        return None
+    if not 0 <= time.time() - at < KEPT:
+        return None
+    try:
+        return [Job(**each) for each in jobs]
+    except TypeError:  # another version of ezpz wrote it
+        return None
+
+
+def _misleads(name: str, handles: JobHandler) -> bool:
     """Tell whether a variable would stand above the file's own lines, or would tell the job of another one."""
-    if kind.overriding and name.startswith(kind.overriding):
-        return True
-    return tells_of_a_job(name, kind)
+    above = handles.script.overriding
+    return bool(above and name.startswith(above)) or handles.scheduler.tells_of_job(name)
 
 
-def tells_of_a_job(name: str, kind: JobScript | None) -> bool:
-    """Tell whether a variable tells of the job around the shell, and misleads a command that is meant for another."""
-    return kind is not None and bool(kind.of_job) and name.startswith(kind.of_job) and name not in kind.lasting
-
-
-def _kind_of(path: str) -> JobScript:
+def _handler_of(path: str) -> JobHandler:
     text = read_text(path)
-    for one in schedulers():
-        if text and one.job_script and f"\n{one.job_script.mark} " in text:
-            return one.job_script
-    marks = ", ".join(one.job_script.mark for one in schedulers() if one.job_script)
+    for one in handlers():
+        if text and f"\n{one.script.mark} " in text:
+            return one
+    marks = ", ".join(one.script.mark for one in handlers())
     raise UsageError(
         f"no job file: {path} {'cannot be read' if text is None else 'has no options of a scheduler'}; expected lines "
         f"that begin with one of {marks}."

@@ -15,12 +15,6 @@ ssh has no variables: the last column of ``qstat -u USER -n1rw`` names the hosts
 
 Recorded from OpenPBS 23.06.06 (tests/data/environments/pbs-*.json).
 
-A user's own jobs, ended ones too, are all told by ``qstat -x -u USER -f -w``, in the lines of ``qstat -f``
-(`ezpz.cluster.qstat.read_jobs`). The order counts: ``-f`` after ``-u`` asks for all attributes, and ``-w`` keeps the
-long form, which ``-u`` alone would turn into a table. ``-u`` beside ``-F json`` is "conflicting options" (exit code 2).
-Read in src/cmds/qstat.c of OpenPBS v18.1.4, v19.1.3, v20.0.1, v22.05.11, v23.06.06 and cd7ab5e (2026-04-10). A server
-that keeps no history refuses ``-x`` (`ezpz.cluster.pbs_history`), and is asked without.
-
 Its commands are in ``bin`` of the folder that a line ``PBS_EXEC=/opt/pbs`` names in /etc/pbs.conf, or in the file that
 PBS_CONF_FILE names (src/lib/Libifl/pbs_loadconf.c of the same).
 """
@@ -35,7 +29,7 @@ from ezpz.cluster.earlier import earlier_hosts
 from ezpz.cluster.probe import is_same_host
 from ezpz.cluster.qstat import exec_hosts, show_job
 from ezpz.cluster.questions import ask
-from ezpz.cluster.scheduler import JobScript, Queues, Reach, Scheduler
+from ezpz.cluster.scheduler import Reach, Scheduler
 from ezpz.errors import MachineError
 from ezpz.fields import replace
 from ezpz.files import find_program
@@ -45,24 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ezpz.cluster.allocation import Read, Run
-    from ezpz.cluster.job_listing import Job
-    from ezpz.cluster.job_state import Call, JobState
 
 _CONFIGURATION, _BIN = "/etc/pbs.conf", "/opt/pbs/bin"
 _FILES = "/var/spool/pbs/aux/"  # where the daemon of a host keeps the node files, under the full job id
-
-_ENTER = """\
-# PBS starts jobs in the home folder; this one runs in the folder in which qsub was called.
-cd "${PBS_O_WORKDIR:?this is a job file: submit it with qsub}"
-# The folder that PBS makes for temporary files can have a name too long for the sockets in it (AF_UNIX path too long).
-export TMPDIR=/tmp
-"""
-_UNFILLED = """\
-if [[ -r $0 ]] && grep -q '^#PBS {line}$' "$0"; then
-  echo "#PBS {line} is not filled in: name yours in this file" >&2
-  exit 2
-fi
-"""
 
 
 class Pbs(Scheduler):
@@ -75,29 +54,7 @@ class Pbs(Scheduler):
     ancestor_prefixes = ("pbs_mom", "pbs_demux", "pbs_attach", "pbsdsh", "palsd")
     kept_variables = ("PBS_NODEFILE", "PBS_QUEUE", "PBS_O_HOST", "PBS_O_WORKDIR", "PBS_ENVIRONMENT")
     programs = ("qstat",)
-    job_script = JobScript(
-        "job.pbs",
-        "#PBS",
-        ("-A PROJECT", "-q QUEUE", "-l select=2", "-l place=scatter"),
-        "qsub",
-        first_line="#!/bin/bash -l",
-        account="-A",
-        queues=("-q",),
-        hosts="-l select",
-        time="-l walltime",
-        filesystems="-l filesystems",
-        name="-N",
-        output="-o",
-        output_file="{folder}",
-        written_to="{folder}{job}.OU",
-        arrays=("-J",),
-        always=("-j oe",),
-        after=("-W", "depend=afterany:{job}"),
-        listing=("qstat",),
-        enter=_ENTER,
-        unfilled=_UNFILLED,
-    )
-    cancelling = ("qdel",)
+    commands = frozenset(("qstat", "qsub", "qdel"))
     listing = ("qstat",)
     # Its task manager, which believes processes of the job alone: they have the job's cookie (tm_init in Libifl/tm.c).
     remote_shell = ("pbs_tmrsh",)
@@ -158,19 +115,6 @@ class Pbs(Scheduler):
                 return (os.path.join(value.strip(), "bin"),)
         return (_BIN,)
 
-    def queues(self, option: str, run: Run) -> Queues | None:
-        """Return the queues of the server."""
-        del option
-        from ezpz.cluster.qstat import queues
-
-        return queues(run)
-
-    def state_of(self, job: str, run: Call) -> JobState:
-        """Return what ``qstat`` says of a job, also of one that is over."""
-        from ezpz.cluster.pbs_history import state_of
-
-        return state_of(job, run)
-
     def reach(self, environ: Mapping[str, str], job: str) -> Reach:
         """Tell whether ``pbs_tmrsh`` works here, by the variables of this shell or of a process of the job.
 
@@ -194,20 +138,6 @@ class Pbs(Scheduler):
         """Return the questions for the user's jobs: those of an array are only listed where they are asked for."""
         del host
         return [["qstat", *tasks, "-u", user, "-n1rw"] for tasks in ([], ["-t"])]
-
-    def my_jobs_question(self, user: str) -> list[str]:
-        """See `Scheduler.my_jobs_question`."""
-        return ["qstat", "-x", "-u", user, "-f", "-w"]
-
-    def my_jobs_without_history(self, user: str) -> list[str]:
-        """See `Scheduler.my_jobs_without_history`."""
-        return ["qstat", "-u", user, "-f", "-w"]
-
-    def read_my_jobs(self, text: str, user: str) -> list[Job]:
-        """See `Scheduler.read_my_jobs`."""
-        from ezpz.cluster.qstat import read_jobs
-
-        return read_jobs(text, user)
 
     def find(self, host: str, user: str, run: Run) -> Allocation | None:
         """Return the user's job that runs on a host, for a shell that has no variables of it.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Read
     from ezpz.cluster.job_file import Option
-    from ezpz.cluster.scheduler import Queue, Queues
+    from ezpz.cluster.job_handler import Queue, Queues
     from ezpz.cluster.site import Site
 
 FORBIDDEN = "forbidden: "  # how the words of a site's table begin that refuse a chain

@@ -3,7 +3,8 @@ care.
 
 `ezpz.cluster.SCHEDULERS` names the schedulers in the order of detection. ``cluster/NAME.py`` holds one instance of a
 class of its own, called ``SCHEDULER``. Nothing outside these files compares a scheduler's name: whoever needs a fact
-asks for it here.
+asks for it here. Submitting, listing and cancelling jobs is a second class (`ezpz.cluster.job_handler`), which a
+scheduler need not have and this file does not import.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ezpz.cluster.allocation import Allocation, Grant, Read, Run
-    from ezpz.cluster.job_listing import Job
-    from ezpz.cluster.job_state import Call, JobState
 
 
 class Reach(Record):
@@ -31,101 +30,6 @@ class Reach(Record):
 
     problem: str = ""
     process: int = 0
-
-
-class JobScript(Record):
-    """How a job file is written and submitted: an option is a line behind the mark, ``--nodes=2`` or ``-l select=2``.
-
-    Attributes:
-        file: What `ezpz init` calls it.
-        mark: What is in front of an option in it.
-        options: Options of a job where the site's table names none. An upper-case ACCOUNT, PROJECT, PARTITION or QUEUE
-            is to be filled in.
-        program: What submits it.
-        devices: The option for ``{count}`` devices per host, where most clusters give none unasked; empty elsewhere.
-        first_line: The line that says which shell runs it.
-        account: The option with the account that is charged.
-        account_variable: A variable that names the account where no option does; empty where there is none.
-        queues: The options that say where it waits, the usual one first.
-        hosts: The option with the number of hosts, which is the first number of its value.
-        time: The option with its length, HH:MM:SS.
-        filesystems: The option that names file systems; empty where none does.
-        name: The option with its name.
-        output: The option for the file with what it prints.
-        output_file: That file in a ``{folder}/``, which may be empty.
-        written_to: The path of that file, of a ``{folder}/``, the ``{name}`` of the job and the ``{job}``'s id.
-        literal: A character that begins a pattern in that option, and how it is written to mean itself.
-        arrays: The options that make one file many jobs.
-        always: Options of every job.
-        quiet: Words behind the program that let it print the id alone.
-        after: Words behind it that let the job wait until ``{job}`` has ended, however it ends.
-        overriding: How the names of variables begin that stand above the file's lines; empty where there are none.
-        of_job: How the names of variables begin that speak of the job around the shell, which a job that is queued
-            from inside it would inherit; empty where none is inherited.
-        lasting: Those of them that speak of no job.
-        listing: A command that lists jobs.
-        also_called: Other spellings of options, and the ones that stand here for them.
-        enter: Lines that go to the folder in which it was submitted.
-        unfilled: Lines that end a job whose ``{value}`` of an ``{option}`` was not filled in; ``{line}`` is the whole.
-    """
-
-    file: str
-    mark: str
-    options: tuple[str, ...]
-    program: str
-    devices: str = ""
-    first_line: str = "#!/usr/bin/env bash"
-    account: str = ""
-    account_variable: str = ""
-    queues: tuple[str, ...] = ()
-    hosts: str = ""
-    time: str = ""
-    filesystems: str = ""
-    name: str = ""
-    output: str = ""
-    output_file: str = ""
-    written_to: str = ""
-    literal: tuple[str, str] = ("", "")
-    arrays: tuple[str, ...] = ()
-    always: tuple[str, ...] = ()
-    quiet: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    overriding: str = ""
-    of_job: str = ""
-    lasting: tuple[str, ...] = ()
-    listing: tuple[str, ...] = ()
-    also_called: tuple[tuple[str, str], ...] = ()
-    enter: str = ""
-    unfilled: str = ""
-
-
-class Queue(Record):
-    """What the scheduler says of one of its queues; None is a limit that it does not state.
-
-    Attributes:
-        name: As jobs name it.
-        most_seconds: The longest time of a job.
-        least_hosts: The fewest hosts of a job.
-        most_hosts: The most hosts of a job.
-        is_open: Whether it takes jobs.
-        is_default: Whether it takes those that name none.
-        leads_to: Queues into which it moves its jobs, one of which must suit them.
-    """
-
-    name: str
-    most_seconds: int | None = None
-    least_hosts: int | None = None
-    most_hosts: int | None = None
-    is_open: bool = True
-    is_default: bool = False
-    leads_to: tuple[str, ...] = ()
-
-
-class Queues(Record):
-    """All queues of a scheduler by name, and the command that listed them."""
-
-    by_name: Mapping[str, Queue]
-    origin: str
 
 
 class Scheduler:
@@ -153,6 +57,7 @@ class Scheduler:
         submit_path: Holds the PATH of the shell that submitted the job, which that script searches.
         own_launcher: The flavour that starts ranks inside its jobs; empty where that is the site's ``mpiexec``.
         programs: Its commands that are asked about jobs, the one that lists them first.
+        commands: All its commands that are also looked for in its own `folders`.
         kept_variables: More variables that a second shell of the job gets; no secrets.
         listing: A command that answers whenever the server is within reach: a job that it did not find here is over.
         end_variable: Holds the end of the job in seconds since 1970-01-01 UTC.
@@ -166,9 +71,10 @@ class Scheduler:
         signalling_daemon: Name of its program that signals the processes of a job on each host; empty where it
             signals its launcher alone.
         configuration: A command that prints how the scheduler is set up, for `kill_wait`.
-        job_script: How a job of it is written and submitted; None where ezpz writes none.
+        of_job: How the names of variables begin that speak of the job around the shell, which a job that is queued
+            from inside it would inherit; empty where none is inherited.
+        lasting: Those of them that speak of no job.
         outliving: The option with which a job outlives the death of one of its hosts; empty where none is needed.
-        cancelling: Words that cancel the job that follows them; empty where none is known.
         singletons_cause: What usually makes each task of its own launcher a world of one.
     """
 
@@ -189,6 +95,7 @@ class Scheduler:
     submit_path = ""
     own_launcher = ""
     programs: tuple[str, ...] = ()
+    commands: frozenset[str] = frozenset()
     kept_variables: tuple[str, ...] = ()
     listing: tuple[str, ...] = ()
     end_variable = ""
@@ -200,9 +107,9 @@ class Scheduler:
     device_variables: tuple[str, ...] = ()
     signalling_daemon = ""
     configuration: tuple[str, ...] = ()
-    job_script: JobScript | None = None
+    of_job = ""
+    lasting: tuple[str, ...] = ()
     outliving = ""
-    cancelling: tuple[str, ...] = ()
     singletons_cause = ""
 
     @property
@@ -215,14 +122,8 @@ class Scheduler:
         """All variables that a second shell of the job gets."""
         return (*self.marks, *self.kept_variables)
 
-    @property
-    def commands(self) -> frozenset[str]:
-        """All its commands that are asked or told something."""
-        submits = (self.job_script.program,) if self.job_script else ()
-        return frozenset((*self.programs, *self.cancelling[:1], *submits))
-
     def folders(self, environ: Mapping[str, str], read: Read) -> tuple[str, ...]:
-        """Return the folders in which its commands are besides those of PATH.
+        """Return the folders in which its `commands` are besides those of PATH.
 
         Args:
             environ: The environment to read.
@@ -234,6 +135,10 @@ class Scheduler:
     def is_marked(self, environ: Mapping[str, str]) -> bool:
         """Tell whether a process has a variable of a job."""
         return any(environ.get(name) for name in self.marks)
+
+    def tells_of_job(self, name: str) -> bool:
+        """Tell whether a variable speaks of the job around the shell, and misleads a command meant for another."""
+        return bool(self.of_job) and name.startswith(self.of_job) and name not in self.lasting
 
     def job_id(self, environ: Mapping[str, str]) -> str:
         """Return the job's id as the variables have it; empty when they do not."""
@@ -287,29 +192,6 @@ class Scheduler:
         del environ, here
         return None
 
-    def my_jobs_question(self, user: str) -> list[str]:
-        """Return the command that lists the user's own jobs, those that have just ended too; empty where none does.
-
-        Args:
-            user: The user's name.
-        """
-        del user
-        return []
-
-    def my_jobs_without_history(self, user: str) -> list[str]:
-        """Return the same where that is refused because ended jobs are not kept; empty where it never is.
-
-        Args:
-            user: The user's name.
-        """
-        del user
-        return []
-
-    def read_my_jobs(self, text: str, user: str) -> list[Job]:
-        """Return the jobs of the user that `my_jobs_question` has listed."""
-        del text, user
-        return []
-
     def signals_ranks(self, environ: Mapping[str, str], read: Read) -> bool:
         """Tell whether its daemon signals ranks too, and not just the processes that it has started itself."""
         del environ, read
@@ -327,28 +209,6 @@ class Scheduler:
         """
         del text
         return 0.0
-
-    def queues(self, option: str, run: Run) -> Queues | None:
-        """Return the queues that an option of a job names; None where the scheduler does not tell.
-
-        Args:
-            option: One of ``job_script.queues``.
-            run: Returns what a command printed or None.
-        """
-        del option, run
-        return None
-
-    def state_of(self, job: str, run: Call) -> JobState:
-        """Return what has become of a job, as `ezpz.cluster.job_state` tells it.
-
-        Args:
-            job: Its id.
-            run: Runs a command within a time limit.
-        """
-        del job, run
-        from ezpz.cluster.job_state import UNKNOWN, JobState
-
-        return JobState(UNKNOWN, f"{self.title} is not asked about jobs")
 
     def reach(self, environ: Mapping[str, str], job: str) -> Reach:
         """Tell whether `remote_shell` works from a shell with these variables; one without needs does.

@@ -9,13 +9,6 @@ holds several such blocks, parted by empty lines:
          Nodes=n01 CPU_IDs=0-2 Mem=0 GRES=gpu:3(IDX:0-2)
          Nodes=n02 CPU_IDs=0 Mem=0 GRES=gpu:3(IDX:0-2)
        TresPerNode=gres:gpu:3
-
-``scontrol show partition`` (Slurm 22.05.8), one block for each; limits may be UNLIMITED, times [days-]hh:mm:ss:
-
-    PartitionName=main
-       AllocNodes=ALL Default=YES QoS=N/A
-       MaxNodes=UNLIMITED MaxTime=01:00:00 MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED
-       State=UP TotalCPUs=8 TotalNodes=2 SelectTypeParameters=NONE
 """
 
 from __future__ import annotations
@@ -26,7 +19,6 @@ import time
 from ezpz.cluster.allocation import Allocation
 from ezpz.cluster.components import heterogeneous
 from ezpz.cluster.hostlist import expand
-from ezpz.cluster.scheduler import Queue, Queues
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -50,8 +42,7 @@ def show_job(job: str, run: Run) -> Allocation | None:
         text = run(command)
     first: Allocation | None = None
     parts: dict[str, Allocation] = {}  # of a heterogeneous job, by its components' numbers
-    for block in re.split(r"\n\s*\n", text or ""):
-        fields = fields_of(block)
+    for block, fields in blocks(text or ""):
         if fields.get("NodeList", "(null)") == "(null)" or job not in {fields.get("JobId"), fields.get("HetJobId")}:
             continue
         described = _described(job, block, fields, " ".join(command))
@@ -64,10 +55,11 @@ def show_job(job: str, run: Run) -> Allocation | None:
     return heterogeneous(tuple(parts[number] for number in numbers)) if is_whole else first
 
 
-def fields_of(block: str) -> dict[str, str]:
-    """Return the fields of one block: ``NodeList=n[01-02] BatchHost=n01``."""
-    pairs = (word.partition("=") for word in block.split())
-    return {name: value for name, equals, value in pairs if name and equals}
+def blocks(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the blocks of an answer, each with its fields: ``NodeList=n[01-02] BatchHost=n01``."""
+    for block in re.split(r"\n\s*\n", text.strip()):
+        pairs = (word.partition("=") for word in block.split())
+        yield block, {name: value for name, equals, value in pairs if name and equals}
 
 
 def _described(job: str, block: str, fields: dict[str, str], origin: str) -> Allocation:
@@ -82,7 +74,7 @@ def _described(job: str, block: str, fields: dict[str, str], origin: str) -> All
         tasks=int(fields["NumTasks"]) if fields.get("NumTasks", "").isdigit() else None,
         cpus=tuple(lines[host][0] for host in hosts) if set(hosts) <= set(lines) else None,
         devices=_devices(fields, lines, hosts),
-        end_time=_seconds(fields.get("EndTime", "")),
+        end_time=seconds(fields.get("EndTime", "")),
         origin=dict.fromkeys(("scheduler", "job_id", "hosts", "slots", "tasks", "cpus", "devices", "end_time"), origin),
     )
 
@@ -122,42 +114,9 @@ def _devices(
     return counts if any(counts) else None
 
 
-def _seconds(text: str) -> int | None:
+def seconds(text: str) -> int | None:
     """Return seconds since the epoch of a time in the local zone, as scontrol prints it; None for ``Unknown``."""
     try:
         return int(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
     except (ValueError, OverflowError):
         return None
-
-
-def partitions(run: Run) -> Queues | None:
-    """Return the partitions; None when ``scontrol`` is absent or does not answer."""
-    command = ["scontrol", "show", "partition"]
-    found = {}
-    for block in re.split(r"\n\s*\n", run(command) or ""):
-        fields = fields_of(block)
-        name = fields.get("PartitionName")
-        if name:
-            counts = [_count(fields.get(limit, "")) for limit in ("MaxNodes", "TotalNodes")]
-            found[name] = Queue(
-                name,
-                most_seconds=_span(fields.get("MaxTime", "")),
-                least_hosts=_count(fields.get("MinNodes", "")),
-                most_hosts=min((count for count in counts if count is not None), default=None),
-                is_open=fields.get("State", "UP") == "UP",
-                is_default=fields.get("Default") == "YES",
-            )
-    return Queues(found, " ".join(command)) if found else None
-
-
-def _count(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
-
-
-def _span(text: str) -> int | None:
-    """Return seconds of ``[days-]hh:mm:ss``; None for UNLIMITED."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", text, re.ASCII)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

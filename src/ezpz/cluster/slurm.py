@@ -35,7 +35,7 @@ from ezpz.cluster.components import heterogeneous
 from ezpz.cluster.earlier import earlier_hosts
 from ezpz.cluster.hostlist import expand
 from ezpz.cluster.questions import ask
-from ezpz.cluster.scheduler import JobScript, Queues, Scheduler
+from ezpz.cluster.scheduler import Scheduler
 from ezpz.cluster.scontrol import show_job
 from ezpz.errors import MachineError
 from ezpz.fields import replace
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ezpz.cluster.allocation import Read, Run
-    from ezpz.cluster.job_listing import Job
-    from ezpz.cluster.job_state import Call, JobState
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h counts its special step ids down from 0xFFFFFFFE
 _GRANTS = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SLURM_JOB_GPUS", "SLURM_GPUS")
@@ -74,34 +72,6 @@ _JOBS_SHAPE = (
     "SLURM_GPUS_ON_NODE",
     "SLURM_GPUS_PER_NODE",
 )
-# https://slurm.schedmd.com/sbatch.html, "OPTIONS"
-_SHORT_OPTIONS = (
-    ("-A", "--account"),
-    ("-C", "--constraint"),
-    ("-G", "--gpus"),
-    ("-J", "--job-name"),
-    ("-N", "--nodes"),
-    ("-a", "--array"),
-    ("-c", "--cpus-per-task"),
-    ("-d", "--dependency"),
-    ("-n", "--ntasks"),
-    ("-o", "--output"),
-    ("-p", "--partition"),
-    ("-q", "--qos"),
-    ("-t", "--time"),
-)
-_ENTER = """\
-# Slurm runs a copy of this file, in the folder in which sbatch was called.
-cd "${SLURM_SUBMIT_DIR:?this is a job file: submit it with sbatch}"
-"""
-_UNFILLED = """\
-# Where accounts are not enforced Slurm takes any word for one, and writes it in small letters.
-account="${{SLURM_JOB_ACCOUNT:-}}"
-if [[ ${{account,,}} == {small} ]]; then
-  echo "{line} is not filled in: name yours in this file, or submit with sbatch {option}=YOURS" >&2
-  exit 2
-fi
-"""
 
 
 class Slurm(Scheduler):
@@ -113,34 +83,6 @@ class Slurm(Scheduler):
     array_variables = ("SLURM_ARRAY_TASK_ID",)
     ancestor_prefixes = ("slurmstepd", "salloc", "srun")
     own_launcher = "srun"
-    job_script = JobScript(
-        "job.slurm",
-        "#SBATCH",
-        ("--account=ACCOUNT", "--partition=PARTITION", "--exclusive"),
-        "sbatch",
-        "--gpus-per-node={count}",
-        first_line="#!/bin/bash",
-        account="--account",
-        account_variable="SBATCH_ACCOUNT",
-        queues=("--partition", "--qos"),
-        hosts="--nodes",
-        time="--time",
-        name="--job-name",
-        output="--output",
-        output_file="{folder}%x-%j.out",
-        written_to="{folder}{name}-{job}.out",
-        literal=("%", "%%"),  # sbatch(1), "filename pattern"
-        arrays=("--array",),
-        quiet=("--parsable",),
-        after=("--dependency=afterany:{job}",),
-        overriding="SBATCH_",
-        of_job="SLURM_",
-        lasting=("SLURM_CONF", "SLURM_CLUSTERS"),
-        listing=("squeue", "--me"),
-        also_called=_SHORT_OPTIONS,
-        enter=_ENTER,
-        unfilled=_UNFILLED,
-    )
     programs = ("squeue", "scontrol")
     bootstrap = "slurm"
     remote_shell = ("srun", "-N1", "-n1", "--overlap", "--cpu-bind=none", "--input=none", "--nodelist")
@@ -153,7 +95,8 @@ class Slurm(Scheduler):
         "SLURM_HET_SIZE",
     )
     outliving = "--no-kill"
-    cancelling = ("scancel",)
+    of_job = "SLURM_"
+    lasting = ("SLURM_CONF", "SLURM_CLUSTERS")
     listing = ("squeue", "--noheader", "--states=RUNNING")
     end_variable = "SLURM_JOB_END_TIME"
     start_variable = "SLURM_JOB_START_TIME"
@@ -253,20 +196,6 @@ class Slurm(Scheduler):
             return Grant(number, name, notes)
         return asked
 
-    def my_jobs_question(self, user: str) -> list[str]:
-        """See `Scheduler.my_jobs_question`."""
-        del user
-        from ezpz.cluster import squeue  # for `ezpz status` alone
-
-        return squeue.question()
-
-    def read_my_jobs(self, text: str, user: str) -> list[Job]:
-        """See `Scheduler.read_my_jobs`."""
-        del user
-        from ezpz.cluster import squeue  # for `ezpz status` alone
-
-        return squeue.read(text)
-
     def signals_ranks(self, environ: Mapping[str, str], read: Read) -> bool:
         """Tell whether Slurm signals all that its tasks have started; where nothing says so, shims pass signals on.
 
@@ -289,20 +218,6 @@ class Slurm(Scheduler):
         if not status or status.parent <= 1 or pid == os.getpid():
             return 0
         return 0 if proc.catches(pid, signal.SIGTERM) or proc.ignores(pid, signal.SIGTERM) else pid
-
-    def queues(self, option: str, run: Run) -> Queues | None:
-        """Return the partitions; what `--qos` names is known to the accounting alone, which is not asked."""
-        if option != self.job_script.queues[0]:
-            return None
-        from ezpz.cluster.scontrol import partitions
-
-        return partitions(run)
-
-    def state_of(self, job: str, run: Call) -> JobState:
-        """Return what ``scontrol`` or ``sacct`` says of a job."""
-        from ezpz.cluster.sacct import state_of
-
-        return state_of(job, run)
 
     def kill_wait(self, text: str) -> float:
         """Return what ``scontrol show config`` says: ``KillWait                = 30 sec``."""

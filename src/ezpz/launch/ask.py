@@ -188,7 +188,6 @@ def _ways(launch: Launch, words: Sequence[str], reasons: list[str]) -> Iterator[
 
 
 def _ways_of_job(launch: Launch, command: Sequence[str], reasons: list[str]) -> Iterator[_Way]:
-    from ezpz.cluster.jobs import tells_of_a_job
     from ezpz.cluster.scheduler import schedulers
     from ezpz.files import find_program
     from ezpz.launch.flavours.base import REMOTE_SHELL, remote_variables
@@ -205,7 +204,7 @@ def _ways_of_job(launch: Launch, command: Sequence[str], reasons: list[str]) -> 
     environ: dict[str, str] = dict(os.environ)
     chosen = [f"{around.job_option}={launch.job}"] if around.job_option else []
     if chosen and around.job_id(os.environ) != launch.job:  # else they would shape the step
-        environ = {name: value for name, value in environ.items() if not tells_of_a_job(name, around.job_script)}
+        environ = {name: value for name, value in environ.items() if not around.tells_of_job(name)}
     environ.update(remote_variables(around, reach, chosen))
     file = "" if around.passes_output else _file_beside(launch.folder)
     if not around.passes_output and not file:

@@ -23,7 +23,8 @@ import json
 import os
 import time
 
-from ezpz.cluster.job_state import OVER, QUEUED, RUNNING, UNKNOWN, JobState
+from ezpz.cluster.job import OVER, QUEUED, RUNNING, UNKNOWN, Job
+from ezpz.cluster.job_handler import handler, lack
 from ezpz.cluster.jobs import ask, cancel, submit
 from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError, LaunchError, UsageError
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from ezpz.cluster.job_state import Call
+    from ezpz.cluster.job import Call
     from ezpz.launch.session import Session
     from ezpz.records.lease import LeaseEntry
 
@@ -138,7 +139,10 @@ class Chain:
                 f"cannot use the chain {self.folder} (from {VARIABLE}): this shell is in no job of a scheduler; "
                 f"expected one that `ezpz submit --until-done` has queued. Run `unset {VARIABLE}` to launch without it."
             )
-        self._scheduler, self._job = found[0]
+        handled = [(name, job) for name, job in found if handler(name)]
+        if not handled:
+            raise UsageError(f"{lack(found[0][0], 'chain')} (from {VARIABLE}={self.folder}).")
+        self._scheduler, self._job = handled[0]
         self._limits = ChainLimits()
         self._rows: list[ChainJob] = []
         self._waiting: list[str] = []
@@ -216,7 +220,7 @@ class Chain:
                 self._lease.give_back()
                 self._lease = None
 
-    def _take_lease(self, mine: JobState) -> Lease:
+    def _take_lease(self, mine: Job) -> Lease:
         def is_over(held: LeaseEntry) -> bool:
             if held.job == self._job:  # an earlier start of this very job, which the scheduler has ended
                 return held.restarts < mine.restarts
@@ -241,7 +245,7 @@ class Chain:
             ) from None
         return lease
 
-    def _judge_the_dead(self, mine: JobState) -> str:
+    def _judge_the_dead(self, mine: Job) -> str:
         """Return the verdict on the last job, which has left none; `AGAIN` alone lets this one train."""
         row = self._rows[-1]
         state = mine if row.job == self._job else self._ask(row.job)
@@ -258,7 +262,7 @@ class Chain:
         say(f"job {row.job} has left no verdict; {found}")
         return found
 
-    def _begin(self, mine: JobState) -> None:
+    def _begin(self, mine: Job) -> None:
         number = len(self._rows) + 1
         row = {"job": self._job, "restarts": mine.restarts, "began": round(time.time(), 3), "verdict": None}
         self._rows.append(ChainJob.of(row))
@@ -407,7 +411,7 @@ class Chain:
             f"{line[:_LONGEST_REASON]} (remove {_STOP_FILE} to go on)" if line else f"a file {_STOP_FILE} asks for it"
         )
 
-    def _ask(self, job: str) -> JobState:
+    def _ask(self, job: str) -> Job:
         return ask(self._scheduler, job, self._run) if self._run else ask(self._scheduler, job)
 
     @property

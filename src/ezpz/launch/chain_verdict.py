@@ -16,7 +16,7 @@ order:
 
 from __future__ import annotations
 
-from ezpz.cluster.job_state import CANCELLED, HOST_FAILURE, PREEMPTED, QUEUED, RUNNING, TIME_LIMIT, UNKNOWN, JobState
+from ezpz.cluster.job import CANCELLED, HOST_FAILURE, PREEMPTED, QUEUED, RUNNING, TIME_LIMIT, UNKNOWN, Job
 from ezpz.fields import Record
 from ezpz.launch.decision import Again, Attempts, Clock, decide
 from ezpz.records.launch import Attempt
@@ -43,7 +43,7 @@ class Ending(Record):
     """
 
     row: Attempt | None
-    state: JobState | None
+    state: Job | None
     is_newer: bool
     idle: int = 0
     restarts: int = 0
@@ -108,7 +108,7 @@ def _by_what_came_from_outside(ending: Ending, clock: Clock) -> str:
     if _is_preempted(ending):
         return AGAIN
     if state is not None and state.state == HOST_FAILURE:
-        return _if_newer(ending, f"a host has failed ({state.reason})")
+        return _if_newer(ending, f"a host has failed ({state.told})")
     if row is not None and (not row.stopped or row.hang):
         return ""
     # The clock counts where the scheduler says nothing: a job can be cancelled in its last minutes, too.
@@ -122,7 +122,7 @@ def _by_what_came_from_outside(ending: Ending, clock: Clock) -> str:
     if state is not None and CANCELLED in {state.state, state.ending}:
         what = "it was cancelled"
     elif state is not None and state.state == UNKNOWN:
-        what = f"{what}, and the scheduler does not say why ({state.reason})"
+        what = f"{what}, and the scheduler does not say why ({state.told})"
     return f"{STOP}{what}"
 
 

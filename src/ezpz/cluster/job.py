@@ -1,7 +1,7 @@
-"""Say what has become of a job: the same few answers whatever the scheduler calls them (`ezpz.cluster.jobs.ask`).
+"""Describe a job of a user: one record and the same few states, whatever its scheduler calls them.
 
-What a scheduler prints is read in its own files (`ezpz.cluster.sacct`, `ezpz.cluster.pbs_history`). Whoever asks must
-live with `UNKNOWN`: the command is absent, the server does not answer in time, or it has forgotten the job.
+What a scheduler prints becomes such records in its own file (``NAME_jobs.py``). Whoever asks must live with `UNKNOWN`:
+the command is absent, the server does not answer in time, or it has forgotten the job.
 """
 
 from __future__ import annotations
@@ -13,21 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Call = Callable[[Sequence[str]], "Reply"]
-
-__all__ = [
-    "CANCELLED",
-    "ENDED",
-    "HOST_FAILURE",
-    "OVER",
-    "PREEMPTED",
-    "QUEUED",
-    "RUNNING",
-    "TIME_LIMIT",
-    "UNKNOWN",
-    "JobState",
-    "Reply",
-    "code_of",
-]
 
 QUEUED = "queued"
 RUNNING = "running"
@@ -54,25 +39,44 @@ class Reply(Record):
     err: str
 
 
-class JobState(Record):
-    """What a scheduler says of a job.
+class Job(Record):
+    """A job, as far as the command tells that was asked. Times are epoch seconds; None where something is not known.
 
     Attributes:
+        job: Its id.
         state: One of the words above.
-        reason: Its own words for it, or why nothing is known.
-        start: When it began, or is expected to begin, in seconds since 1970-01-01 UTC; None where that is unknown.
-        exit_code: Of a job that is over, as a shell tells it: 128 and the signal for one that a signal has ended.
+        word: The scheduler's own word for the state.
+        reason: Why it waits or how it ended, in the scheduler's words; of an unknown one why nothing is known.
+        name: Its name.
+        queue: Its queue or partition.
+        hosts: How many hosts.
+        start: When it started; of one that waits when it is expected to.
+        end: When it ended, or must have.
+        output: The file of its output; it may not be there.
+        exit_code: Of one that is over, as a shell tells it: 128 and the signal for one that a signal has ended.
         restarts: How often the scheduler has started it again, after a preemption for instance.
         ending: Why the scheduler ends it right now, while its processes still run: `PREEMPTED`, `TIME_LIMIT` or
             `CANCELLED`; empty while it does not, or does not say so.
     """
 
+    job: str
     state: str
+    word: str = ""
     reason: str = ""
+    name: str = ""
+    queue: str = ""
+    hosts: int | None = None
     start: float | None = None
+    end: float | None = None
+    output: str = ""
     exit_code: int | None = None
     restarts: int = 0
     ending: str = ""
+
+    @property
+    def told(self) -> str:
+        """The scheduler's own words for the state and the reason."""
+        return ", ".join(filter(None, (self.word, self.reason)))
 
 
 def code_of(code: int, signal: int) -> int:
