@@ -1,6 +1,7 @@
 """Hold docs/architecture.md to the code: what it names exists, and its table of packages is the enforced one."""
 
 import re
+import subprocess
 from pathlib import Path
 
 from test_architecture import LEAVES, MAY_IMPORT
@@ -48,9 +49,15 @@ def test_every_class_and_constant_is_defined_in_the_code():
 
 
 def test_every_function_of_the_shell_is_defined():
-    shell = (SRC / "bin" / "utils.sh").read_text(encoding="utf-8")
-    for name in re.findall(r"ezpz__\w+", PAGE):
-        assert re.search(f"^function {name.replace('NAME', '[a-z]+')} ", shell, re.MULTILINE), name
+    names = re.findall(r"ezpz__\w+", PAGE)
+    line = [
+        "bash",
+        "-c",
+        'source "$0" && for one; do declare -F "$one" || exit; done',
+        SRC / "bin" / "utils.sh",
+        *names,
+    ]
+    assert subprocess.run(line, capture_output=True, text=True, check=True).stdout.split() == names
 
 
 def test_every_file_of_a_launch_is_named():

@@ -429,8 +429,3 @@ def test_a_scheduler_is_complete(subtests):
             rows = (ROOT / "docs" / "cluster.md").read_text().lower().splitlines()
             assert any(row.startswith(f"| {name} |") for row in rows), "no row in docs/cluster.md"
             assert name in (ROOT / "CHANGELOG.md").read_text().lower()
-
-
-def test_both_halves_know_the_same_schedulers():
-    text = (ROOT / "src" / "ezpz" / "bin" / "utils.sh").read_text()
-    assert all(f"scheduler={name}" in text or f'"|{name}|"' in text for name in SCHEDULERS)

@@ -11,6 +11,7 @@ import pytest
 from shells import ROOT, answers, job, jobs, on_host
 
 from ezpz.cluster import expand
+from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import UsageError
 
 
@@ -75,6 +76,12 @@ def test_the_small_answer_agrees_with_the_recorded_environments(small, subtests,
     assert len(RECORDS) >= 8
     some = list(RECORDS)[::6]
     replayed(small, subtests, some if which == "some" else [path for path in RECORDS if path not in some])
+
+
+def test_both_halves_know_the_same_schedulers(small):
+    said = small('for name in $(ezpz__schedulers); do ezpz__know "$name"; echo "$name $title $variable"; done').stdout
+    known = [f"{one.name} {one.title} {one.job_variables[0]}" for one in schedulers()]
+    assert said.splitlines() == known
 
 
 @pytest.mark.slow

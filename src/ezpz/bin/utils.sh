@@ -916,12 +916,13 @@ function ezpz__pip_err {
     "Read $1, $again"
 }
 
-# Prints the name of a scheduler that answers on this host: what is installed here will run elsewhere.
+# Prints the title of a scheduler whose job this is, or that answers here: what is installed here runs elsewhere.
 function ezpz__scheduler_here {
-  if [ -n "${PBS_JOBID:-}" ]; then printf 'PBS' && return; fi
-  if [ -n "${SLURM_JOB_ID:-}" ] || ezpz__limited 2 sinfo --noheader >/dev/null; then printf 'Slurm' && return; fi
-  if ezpz__limited 2 qstat -B >/dev/null; then printf 'PBS' && return; fi
-  if [ -n "${FLUX_JOB_ID:-}" ] || ezpz__limited 2 flux getattr size >/dev/null; then printf 'Flux' && return; fi
+  local name title variable lists daemons hides id granted
+  for name in $(ezpz__schedulers); do
+    ezpz__know "$name"
+    if [ -n "$id" ] || "ezpz__$name" answers >/dev/null; then printf '%s' "$title" && return; fi
+  done
   return 1
 }
 
@@ -1258,7 +1259,7 @@ function ezpz_setup_python {
   esac
   ezpz__find_source || return
   ezpz__choose_env "${1:-}"
-  ezpz__site "${FLUX_JOB_ID:-${SLURM_JOB_ID:-${SLURM_JOBID:-${PBS_JOBID:-}}}}" || return
+  ezpz__site "$(ezpz__id)" || return
   if [ -n "$site" ] && ezpz__facts "$site"; then ezpz__set_proxy; fi
   if [ -n "$site${EZPZ_MODULES:-}" ] &&
     [ "${EZPZ_SETTLED:-}" != "$site|$venv|${EZPZ_MODULES:-}|${LOADEDMODULES:-}" ]; then
@@ -1380,13 +1381,79 @@ function ezpz__take_hosts {
   nhosts="${out%% *}" list="${out#* }"
 }
 
-# The functions ezpz__NAME_hosts set text, from, format, tasks (counts of ranks) and, where there is one, file.
+# ---- job: schedulers ------------------------------------------------------------------------------------------------
+# All that this file knows, in the order of detection; each is a function ezpz__NAME QUESTION, and what it depends on:
+#     facts      sets title, variable (that holds a job's id), id (by variables alone), and where there are any: lists
+#                (the program that lists jobs), daemons (programs above a job's processes, a regular expression), hides
+#                (why its job is the inner one of several), granted (devices of this host)
+#     instance   sets id by other means, to "instance" for a job without one
+#     hosts      sets text, from, format, tasks (counts of ranks) and, where there is one, file, of $job
+#     line       sets line, what starts $ranks ranks on $nhosts hosts
+#     answers    is true where it answers on this host
+#     jobs HOST USER    prints `NAME JOB` for each running job there, `NAME/more JOB` for those that count where there
+#                       is no such line, or `late PROGRAM`
+function ezpz__schedulers { printf '%s\n' flux slurm pbs; }
 
-# A task of a job, or the shell of an instance.
-function ezpz__flux_hosts {
-  if [ -n "${FLUX_JOB_ID:-}" ]; then set -- hostlist "$job"; else set -- getattr hostlist; fi
-  from="flux $*"
-  text="$(ezpz__ask flux "$@")" || text=''
+# ezpz__know NAME: sets the facts of a scheduler, empty for none.
+function ezpz__know {
+  title='' variable='' lists='' daemons='' hides='' id='' granted=''
+  if [ "$1" != none ]; then "ezpz__$1" facts; fi
+}
+
+# Prints the job around this shell, as far as variables tell.
+function ezpz__id {
+  local name title variable lists daemons hides id granted
+  for name in $(ezpz__schedulers); do
+    ezpz__know "$name"
+    if [ -n "$id" ]; then printf '%s' "$id" && return; fi
+  done
+}
+
+# A task of a job, or the shell of an instance; none runs in the system's own, to which login hosts speak.
+function ezpz__flux {
+  local code=0
+  case "$1" in
+    facts)
+      title=Flux variable=FLUX_JOB_ID id="${FLUX_JOB_ID:-}" hides="Flux hides the schedulers around it"
+      ;;
+    answers) ezpz__limited 2 flux getattr size ;;
+    line) line="flux run -N $nhosts -n $ranks" ;;
+    instance)
+      if [ -z "${FLUX_URI:-}" ]; then return 0; fi
+      id="$(ezpz__ask flux getattr jobid)" || code=$?
+      if ezpz__is_late "$code"; then
+        late=flux
+      elif [ "$code" -ne 0 ] && [ "$(ezpz__limited 2 flux getattr security.owner || :)" = "$UID" ]; then
+        id=instance
+      fi
+      ;;
+    hosts)
+      if [ -n "${FLUX_JOB_ID:-}" ]; then set -- hostlist "$job"; else set -- getattr hostlist; fi
+      from="flux $*"
+      text="$(ezpz__ask flux "$@")" || text=''
+      ;;
+  esac
+}
+
+function ezpz__slurm {
+  case "$1" in
+    facts)
+      title=Slurm variable=SLURM_JOB_ID id="${SLURM_JOB_ID:-${SLURM_JOBID:-}}" daemons='slurmstepd|salloc|srun'
+      lists=squeue granted="${SLURM_GPUS_ON_NODE:-}"
+      ;;
+    line) line="srun$via -N $nhosts -n $ranks" ;;
+    answers) ezpz__limited 2 sinfo --noheader ;;
+    hosts) ezpz__slurm_hosts ;;
+    jobs) # a component 4|3+1|n02 is known by its first, 3
+      set -- squeue --noheader --states=RUNNING --user="$3" --nodelist="$2" --format='%A|%i|%N'
+      ezpz__answer "$@" | command awk -F'|' '
+        NR == 1 && ($1 == 124 || $1 == 137 || $1 == 143) { print "late squeue" }
+        /^[0-9]+\|[0-9]+([_+][^ |]*)?\|[^ |]+$/ {
+          job = sub(/\+.*/, "", $2) ? $2 : $1
+          if (!seen[job]++) print "slurm", job
+        }'
+      ;;
+  esac
 }
 
 # Step ids from 4294967280 on are Slurm's own (batch, interactive): a shell that sees one host of the job's.
@@ -1405,6 +1472,32 @@ function ezpz__slurm_hosts {
       mine && match($0, / NumTasks=[0-9]+/) { print hosts, substr($0, RSTART + 10, RLENGTH - 10) }')" || text=''
     tasks="${text#* }" text="${text%% *}"
   fi
+}
+
+function ezpz__pbs {
+  case "$1" in
+    facts) title=PBS variable=PBS_JOBID id="${PBS_JOBID:-}" daemons='pbs_mom|pbs_demux|palsd' lists='qstat' ;;
+    answers) ezpz__limited 2 qstat -B ;;
+    hosts) ezpz__pbs_hosts ;;
+    jobs) # those of an array are only listed where they are asked for
+      ezpz__pbs_jobs_on "$2" "$3" pbs &
+      ezpz__pbs_jobs_on "$2" "$3" pbs/more -t &
+      wait
+      ;;
+  esac
+}
+
+# ezpz__pbs_jobs_on HOST USER KIND [-t]: prints a line `KIND JOB` for each running job, or `late qstat`.
+function ezpz__pbs_jobs_on {
+  ezpz__answer qstat ${4:+"$4"} -u "$2" -n1rw | command awk -v here="$1" -v kind="$3" '
+    NR == 1 && ($1 == 124 || $1 == 137 || $1 == 143) { print "late qstat" }
+    NF > 10 && $(NF - 2) == "R" && $1 ~ /^[A-Za-z0-9][][A-Za-z0-9._@-]*$/ {
+      k = split($NF, word, "+")
+      for (i = 1; i <= k; i++) {
+        sub(/[.\/].*/, "", word[i])
+        if (word[i] == here) { print kind, $1; next }
+      }
+    }'
 }
 
 function ezpz__pbs_hosts {
@@ -1445,6 +1538,7 @@ function ezpz__qstat_hosts {
     }'
 }
 
+# ---- job: hosts -----------------------------------------------------------------------------------------------------
 # Sets list, nhosts and slots of the job, and file where PBS wrote the list of hosts.
 function ezpz__find_hosts {
   local text='' tasks='' from='' format=expression
@@ -1453,7 +1547,7 @@ function ezpz__find_hosts {
     list="$here" nhosts=1
     return 0
   fi
-  "ezpz__${scheduler}_hosts"
+  "ezpz__$scheduler" hosts
   if [ -z "$text" ] && [ "${EZPZ_SCHEDULER:-} ${EZPZ_JOBID:-}" = "$scheduler $job" ]; then
     format=expression from=EZPZ_HOSTS text="${EZPZ_HOSTS:-}"
   fi
@@ -1464,12 +1558,12 @@ function ezpz__find_hosts {
 }
 
 # ---- job: which one this shell is in --------------------------------------------------------------------------------
-# Prints the scheduler of the nearest daemon above this shell, if any: slurm or pbs.
+# ezpz__scheduler_above NAME=PROGRAMS…: prints the name whose programs are the nearest above this shell, if any.
 function ezpz__scheduler_above {
-  command ps -A -o pid=,ppid=,comm= 2>/dev/null | command awk -v pid="$$" '
+  command ps -A -o pid=,ppid=,comm= 2>/dev/null | command awk -v pid="$$" -v known="$*" '
+    BEGIN { for (i = split(known, pair, " "); i; i--) { split(pair[i], part, "="); programs[part[1]] = part[2] } }
     { parent[$1] = $2; sub(/.*\//, "", $3) }
-    $3 ~ /^(slurmstepd|salloc|srun)/ { daemon[$1] = "slurm" }
-    $3 ~ /^(pbs_mom|pbs_demux|palsd)/ { daemon[$1] = "pbs" }
+    { for (name in programs) if ($3 ~ "^(" programs[name] ")") daemon[$1] = name }
     END { while (pid > 1 && daemon[pid] == "") pid = parent[pid]; print daemon[pid] }'
 }
 
@@ -1487,132 +1581,109 @@ function ezpz__job_is_here {
   ) 2>/dev/null
 }
 
-# ezpz__choose_inner SLURM_JOB PBS_JOB: sets scheduler and why: that of the nearest daemon above this shell, else that
-# whose job holds this host.
+# ezpz__choose_inner NAME…: sets scheduler and why: that of the nearest daemon above this shell, else that whose job
+# holds this host.
 function ezpz__choose_inner {
-  local slurm_is_here='' pbs_is_here=''
+  local name title variable lists daemons hides id granted known='' holding=''
   why="its daemon is the nearest above this shell"
-  scheduler="$(ezpz__scheduler_above)" || :
+  for name in "$@"; do
+    ezpz__know "$name"
+    known="$known $name=$daemons"
+  done
+  scheduler="$(ezpz__scheduler_above "$known")" || :
   if [ -n "$scheduler" ]; then return 0; fi
-  if ezpz__job_is_here slurm "$1"; then slurm_is_here=slurm; fi
-  if ezpz__job_is_here pbs "$2"; then pbs_is_here=pbs; fi
-  scheduler="$slurm_is_here$pbs_is_here" why="only its job holds this host"
-  case "$scheduler" in
-    slurm | pbs) ;;
-    *) scheduler=slurm why="no sign which is the inner one" ;;
+  for name in "$@"; do
+    ezpz__know "$name"
+    if ezpz__job_is_here "$name" "$id"; then holding="$holding${holding:+ }$name"; fi
+  done
+  case "$holding" in
+    '' | *' '*) scheduler="$1" why="no sign which is the inner one" ;;
+    *) scheduler="$holding" why="only its job holds this host" ;;
   esac
 }
 
 # Sets here (this host), scheduler, job, via (the option that srun needs outside its job) and late (programs that gave
 # no answer in time): by the variables of this shell, else by the host's name.
 function ezpz__find_job {
-  local slurm="${SLURM_JOB_ID:-${SLURM_JOBID:-}}" pbs="${PBS_JOBID:-}" flux="${FLUX_JOB_ID:-}"
-  local why="Flux hides the schedulers around it" which code=0
-  here="$(command uname -n)" via='' job='' late=''
-  # No shell runs in the system's own instance, to which login hosts speak.
-  if [ -z "$flux" ] && [ -n "${FLUX_URI:-}" ]; then
-    flux="$(ezpz__ask flux getattr jobid)" || code=$?
-    if ezpz__is_late "$code"; then
-      late=flux
-    elif [ "$code" -ne 0 ] && [ "$(ezpz__limited 2 flux getattr security.owner || :)" = "$UID" ]; then
-      flux=instance
-    fi
+  local name title variable lists daemons hides id granted told='' why='' choose=''
+  here="$(command uname -n)" scheduler='' via='' job='' late=''
+  set --
+  for name in $(ezpz__schedulers); do
+    ezpz__know "$name"
+    if [ -z "$id" ]; then "ezpz__$name" instance; fi
+    choose="$choose${lists:+${choose:+, or }$variable=ID}"
+    if [ -z "$id" ]; then continue; fi
+    if [ -z "$scheduler" ]; then scheduler="$name" job="${id#instance}" why="$hides"; fi
+    told="$told${told:+, }$title '$id'"
+    set -- "$@" "$name"
+  done
+  if [ "$#" = 0 ]; then
+    ezpz__find_job_by_host || return
+  elif [ "$#" -gt 1 ] && [ -z "$why" ]; then
+    ezpz__choose_inner "$@"
+    ezpz__know "$scheduler"
+    job="$id"
   fi
-  which="${flux:+flux}${slurm:+slurm}${pbs:+pbs}"
-  case "$which" in
-    '') ezpz__find_job_by_host || return ;;
-    flux*) scheduler=flux job="${flux#instance}" ;;
-    slurmpbs)
-      ezpz__choose_inner "$slurm" "$pbs"
-      if [ "$scheduler" = pbs ]; then job="$pbs"; else job="$slurm"; fi
-      ;;
-    *) scheduler="$which" job="$slurm$pbs" ;;
-  esac
   case "$job" in
     *[[:space:][:cntrl:]\;\&\|\$\`\<\>\(\)\'\"\\/]*)
       ezpz__err 125 "not a job id: '$job' (from the variables of $scheduler);" \
         "expected one such as 1234, 4[2].head or f2Xk. Unset it." || return
       ;;
   esac
-  case "$which" in
-    '' | flux | slurm | pbs) ;;
-    *) ezpz__log "several schedulers at once: Flux '$flux', Slurm '$slurm', PBS '$pbs'; taking $scheduler: $why" ;;
-  esac
+  if [ "$#" -gt 1 ]; then ezpz__log "several schedulers at once: $told; taking $scheduler: $why"; fi
   case "$late/$scheduler" in
     /*) ;;
     */none)
       ezpz__log "$late gave no answer in time: whether this shell is in a job is not known, this host alone is used;" \
-        "in a job, call: export SLURM_JOB_ID=ID, or PBS_JOBID=ID"
+        "in a job, call: export $choose"
       ;;
     *) ezpz__log "$late gave no answer in time: $scheduler job $job is used" ;;
   esac
 }
 
-# ezpz__slurm_jobs_on HOST USER: prints a line `slurm JOB` for each running job, or `late squeue`. A component 4|3+1|n02
-# is known by its first, 3.
-function ezpz__slurm_jobs_on {
-  ezpz__answer squeue --noheader --states=RUNNING --user="$2" --nodelist="$1" --format='%A|%i|%N' | command awk -F'|' '
-    NR == 1 && ($1 == 124 || $1 == 137 || $1 == 143) { print "late squeue" }
-    /^[0-9]+\|[0-9]+([_+][^ |]*)?\|[^ |]+$/ {
-      job = sub(/\+.*/, "", $2) ? $2 : $1
-      if (!seen[job]++) print "slurm", job
-    }'
-}
-
-# ezpz__pbs_jobs_on HOST USER KIND [-t]: prints a line `KIND JOB` for each running job, or `late qstat`.
-function ezpz__pbs_jobs_on {
-  ezpz__answer qstat ${4:+"$4"} -u "$2" -n1rw | command awk -v here="$1" -v kind="$3" '
-    NR == 1 && ($1 == 124 || $1 == 137 || $1 == 143) { print "late qstat" }
-    NF > 10 && $(NF - 2) == "R" && $1 ~ /^[A-Za-z0-9][][A-Za-z0-9._@-]*$/ {
-      k = split($NF, word, "+")
-      for (i = 1; i <= k; i++) {
-        sub(/[.\/].*/, "", word[i])
-        if (word[i] == here) { print kind, $1; next }
-      }
-    }'
-}
-
 # ezpz__jobs_on HOST USER PROGRAMS: asks all at once and prints `LATE|SCHEDULER|JOB JOB…` of the first that knows a job.
-# The jobs of an array are only listed where they are asked for.
 function ezpz__jobs_on {
-  local out
+  local out name
   {
     out="$(
-      ezpz__slurm_jobs_on "$1" "$2" &
-      ezpz__pbs_jobs_on "$1" "$2" pbs &
-      ezpz__pbs_jobs_on "$1" "$2" array -t &
+      for name in $(ezpz__schedulers); do "ezpz__$name" jobs "$1" "$2" & done
       wait
     )"
     printf '%s\n' "$out"
-  } | ezpz__waiting "$3" | command awk '
+  } | ezpz__waiting "$3" | command awk -v names="$(ezpz__schedulers | command tr '\n' ' ')" -v programs="$3" '
     $1 != "late" { jobs[$1] = jobs[$1] (jobs[$1] == "" ? "" : " ") $2 }
     $1 == "late" { silent[$2] }
     END {
-      if ("squeue" in silent) late = "squeue"
-      if ("qstat" in silent) late = late (late == "" ? "" : " and ") "qstat"
-      if (jobs["slurm"] != "") print late "|slurm|" jobs["slurm"]
-      else if (jobs["pbs"] jobs["array"] == "") print late "|none|"
-      else print late "|pbs|" (jobs["pbs"] != "" ? jobs["pbs"] : jobs["array"])
+      k = split(programs, program, " and ")
+      for (i = 1; i <= k; i++) if (program[i] in silent) late = late (late == "" ? "" : " and ") program[i]
+      k = split(names, name, " ")
+      for (i = 1; i <= k && found == ""; i++) {
+        found = jobs[name[i]] != "" ? jobs[name[i]] : jobs[name[i] "/more"]
+        scheduler = found == "" ? "none" : name[i]
+      }
+      print late "|" scheduler "|" found
     }'
 }
 
 # The job of a shell that ssh opened on one of its hosts. Sets scheduler, job and via, and adds to late.
 function ezpz__find_job_by_host {
-  local jobs name=SLURM_JOB_ID programs=''
-  if ezpz__which squeue >/dev/null; then programs=squeue; fi
-  if ezpz__which qstat >/dev/null; then programs="$programs${programs:+ and }qstat"; fi
+  local jobs name title variable lists daemons hides id granted programs=''
+  for name in $(ezpz__schedulers); do
+    ezpz__know "$name"
+    if [ -n "$lists" ] && ezpz__which "$lists" >/dev/null; then programs="$programs${programs:+ and }$lists"; fi
+  done
   scheduler=none
   if [ -z "$programs" ]; then return 0; fi # no process is started in vain
   jobs="$(ezpz__jobs_on "${here%%.*}" "${USER:-${LOGNAME:-}}" "$programs")"
   if [ -n "${jobs%%|*}" ]; then late="$late${late:+ and }${jobs%%|*}"; fi
   jobs="${jobs#*|}"
   scheduler="${jobs%%|*}" jobs="${jobs#*|}"
-  if [ "$scheduler" = pbs ]; then name=PBS_JOBID; fi
   case "$jobs" in
     '') return 0 ;;
     *' '*)
+      ezpz__know "$scheduler"
       ezpz__err 125 "several jobs of yours run on this host: $jobs (found by its name, $here); expected one." \
-        "Choose: export $name=${jobs%% *}" || return
+        "Choose: export $variable=${jobs%% *}" || return
       ;;
   esac
   job="$jobs" via=" --jobid=$jobs"
@@ -1622,6 +1693,7 @@ function ezpz__find_job_by_host {
 # ---- job: devices, the host file and the launch line ----------------------------------------------------------------
 # Sets devices, those of this host. A count that an earlier job left behind in the shell is not believed.
 function ezpz__count_devices {
+  local title variable lists daemons hides id granted
   devices="${EZPZ_NGPU_PER_HOST:-}"
   case "$devices" in
     *[!0-9]*)
@@ -1630,7 +1702,8 @@ function ezpz__count_devices {
       ;;
   esac
   if [ -z "$devices" ] && [ -n "$job" ] && [ "${EZPZ_JOBID:-}" = "$job" ]; then devices="${NGPU_PER_HOST:-}"; fi
-  if [ -z "$devices" ] && [ "$scheduler" = slurm ]; then devices="${SLURM_GPUS_ON_NODE:-}"; fi
+  ezpz__know "$scheduler"
+  if [ -z "$devices" ]; then devices="$granted"; fi
   if [ -z "$devices" ]; then
     devices="$(ezpz__limited 5 nvidia-smi -L | command awk '/^GPU/ { n++ } END { print n + 0 }')" || :
   fi
@@ -1682,14 +1755,11 @@ function ezpz__choose_hostfile {
 # Sets line, what starts the ranks, from scheduler, via, nhosts, ranks and hostfile.
 function ezpz__choose_line {
   line=''
-  case "$scheduler" in
-    slurm) line="srun$via -N $nhosts -n $ranks" ;;
-    flux) line="flux run -N $nhosts -n $ranks" ;;
-    *)
-      if ezpz__which mpiexec >/dev/null; then line="mpiexec -n $ranks"; fi
-      if [ -n "$line" ] && [ "$nhosts" -gt 1 ]; then line="$line --hostfile $hostfile"; fi
-      ;;
-  esac
+  if [ "$scheduler" != none ]; then "ezpz__$scheduler" line; fi
+  if [ -z "$line" ] && ezpz__which mpiexec >/dev/null; then
+    line="mpiexec -n $ranks"
+    if [ "$nhosts" -gt 1 ]; then line="$line --hostfile $hostfile"; fi
+  fi
   [ -n "$line" ] ||
     ezpz__log "no launcher: mpiexec is not on PATH; DIST_LAUNCH stays empty." \
       "With ezpz installed (ezpz_setup_python), launch starts ranks itself."
