@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ezpz.cluster import Allocation
-from ezpz.cluster.scheduler import Reach
+from ezpz.cluster.scheduler import Reach, scheduler
 from ezpz.cluster.site import Recognise, Site
 from ezpz.errors import LaunchError, UsageError
 from ezpz.launch.choice import choose, identify
@@ -50,7 +50,7 @@ def machine(tmp_path):
 def chosen(machine_, allocation, *, here, **more):
     environ, run = machine_
     environ |= more.pop("environ", {})
-    found = choose(allocation, environ, run, is_here=here, **more)
+    found = choose(allocation, scheduler(allocation.scheduler), environ, run, is_here=here, **more)
     name = found.flavour.name if found.flavour else "local"
     return name, found.exe.rpartition("/")[0].rpartition("/")[2], found.reason
 
@@ -119,7 +119,9 @@ def test_the_task_manager_of_pbs_starts_agents_where_there_is_no_mpi(machine, tm
     environ, run = machine("a/ssh=x", "a/pbs_tmrsh=x", "pbs/mpiexec=pbs")
 
     def choice(job=PBS, here=False, requested="", **how):
-        found = choose(job, environ, run, is_here=here, requested=requested, reach=Reach(**how))
+        found = choose(
+            job, scheduler(job.scheduler), environ, run, is_here=here, requested=requested, reach=Reach(**how)
+        )
         return found.flavour.name if found.flavour else "local", found.reason
 
     why = f"{tmp_path}/pbs/mpiexec has no MPI behind it"

@@ -16,7 +16,7 @@ from ezpz.launch import Placement
 from ezpz.launch.binding import Binding, choose_binding, share
 from ezpz.launch.choice import Choice
 from ezpz.launch.flavours import FLAVOURS, base, flavour, identify
-from ezpz.launch.flavours.request import Order, Setting, words
+from ezpz.launch.flavours.request import Order, words
 from ezpz.launch.plan import Chosen, LaunchPlan
 from ezpz.launch.planning import reach
 from ezpz.launch.settings import communication
@@ -222,11 +222,10 @@ def test_the_task_manager_of_pbs_starts_the_daemons_of_an_mpi(tmp_path, subtests
     second = f"EZPZ_REMOTE_AS=4711,{','.join(scheduler('pbs').remote_needs)}"
 
     def planned(name, environ, site=None, process=0):
-        more = {"EZPZ_SCHEDULER": Setting("pbs", "here")}
         found = Reach(process=process) if process else reach(scheduler("pbs"), "1.head", environ, site)
         choice = Choice(flavour(name), "mpiexec", "t")
         chosen = Chosen(choice, site=site, reach=found)
-        return LaunchPlan(MANY, chosen, hostfile="/f", environ=environ, more=more)
+        return LaunchPlan(MANY, chosen, hostfile="/f", environ=environ, scheduler=scheduler("pbs"))
 
     for name, by_pbs in {
         **{name: REMOTE[name] for name in ("mpich", "impi")},

@@ -56,7 +56,7 @@ def facts() -> dict[str, Any]:
         EzpzError: There is a job that cannot be understood.
     """
     seen = survey(parse([], {}), more=True)
-    allocation, devices, _, (site, site_origin) = seen
+    allocation, devices, _, (site, site_origin), _ = seen
     mpi, mpi_path, mpi_origin = _mpi()
     remote = next((host for host in allocation.hosts if not is_here(host)), "")
     route = route_to(remote)

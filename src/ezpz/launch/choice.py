@@ -9,7 +9,7 @@ import re
 import sys
 
 from ezpz.cluster.cache import keep, kept, state_of
-from ezpz.cluster.scheduler import Reach, scheduler, schedulers
+from ezpz.cluster.scheduler import Reach, Scheduler, schedulers
 from ezpz.errors import LaunchError, UsageError, did_you_mean
 from ezpz.fields import Record
 from ezpz.launch import flavours
@@ -111,6 +111,7 @@ class Identity(Record):
 
 class _Surroundings(Record):
     allocation: Allocation
+    scheduler: Scheduler
     is_here: bool
     environ: Mapping[str, str]
     run: Run
@@ -120,6 +121,7 @@ class _Surroundings(Record):
 
 def choose(
     allocation: Allocation,
+    scheduler: Scheduler,
     environ: Mapping[str, str],
     run: Run,
     *,
@@ -132,6 +134,7 @@ def choose(
 
     Args:
         allocation: The job, if any.
+        scheduler: Its scheduler.
         environ: The environment; PATH decides which programs there are.
         run: Runs a command; asks an ``mpiexec`` that was never seen what it is.
         is_here: Whether all ranks run on this host.
@@ -144,14 +147,13 @@ def choose(
         LaunchError: The requested launcher is not there, an ``mpiexec`` does not say what it is, or nothing could start
             the ranks.
     """
-    around = _Surroundings(allocation, is_here, environ, run, site, reach)
+    around = _Surroundings(allocation, scheduler, is_here, environ, run, site, reach)
     if requested:
         return _requested(around, requested)
-    job = scheduler(allocation.scheduler)
-    own = flavour(job.own_launcher) if job.own_launcher else None
+    own = flavour(scheduler.own_launcher) if scheduler.own_launcher else None
     exe = own.program(environ) if own else ""
     if own and exe:
-        return _of_known(around, own, exe, f"{own.name} of {job.title} job {allocation.job_id}")
+        return _of_known(around, own, exe, f"{own.name} of {scheduler.title} job {allocation.job_id}")
     passed: list[str] = []
     choice = _mpiexec(around, passed)
     if choice:
@@ -159,10 +161,10 @@ def choose(
     why = f"{passed[0]} has no MPI behind it" if passed else "no mpiexec on PATH"
     if is_here:
         return Choice(None, "", why)
-    if job.agent_flavour and not reach.problem:
-        agents = flavour(job.agent_flavour)
+    if scheduler.agent_flavour and not reach.problem:
+        agents = flavour(scheduler.agent_flavour)
         whose = f", for process {reach.process} of the job" if reach.process else ""
-        return Choice(agents, agents.program(environ), f"{why}; {job.title} reaches the hosts{whose}")
+        return Choice(agents, agents.program(environ), f"{why}; {scheduler.title} reaches the hosts{whose}")
     other = flavour(LAST_RESORT)
     exe = "" if own else other.program(environ)
     if exe:
@@ -269,7 +271,7 @@ def _unknown(path: str, identity: Identity) -> LaunchError:
 
 def _path_of_submission(around: _Surroundings) -> str:
     """Return the PATH of the shell that submitted this job; empty where nothing tells it."""
-    name = scheduler(around.allocation.scheduler).submit_path
+    name = around.scheduler.submit_path
     return around.environ.get(name, "") if name else ""
 
 

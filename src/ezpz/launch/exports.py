@@ -17,7 +17,7 @@ from ezpz.cluster import detect, probe
 from ezpz.cluster.devices import devices_on
 from ezpz.cluster.probe import is_same_host
 from ezpz.cluster.questions import Questions
-from ezpz.cluster.scheduler import schedulers
+from ezpz.cluster.scheduler import scheduler, schedulers
 from ezpz.errors import EzpzError, LaunchError, end_with
 from ezpz.files import own_folder, private_folder, state_folder, write_lines, write_whole
 from ezpz.launch.contract import named_hosts
@@ -94,7 +94,7 @@ def exports(*, second: bool = False) -> tuple[list[str], LaunchError | None]:
 
 
 def _values(surveyed: Survey, environ: Mapping[str, str]) -> tuple[dict[str, str], LaunchError | None]:
-    allocation, devices, placement, site = surveyed
+    allocation, devices, placement, site, _ = surveyed
     hosts = allocation.hosts
     # The name becomes a word of DIST_LAUNCH, which shells split and glob: no brackets of an array job in it.
     job = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in allocation.job_id or "none")
@@ -138,7 +138,10 @@ def _taken(environ: Mapping[str, str], asked: Questions) -> dict[str, str]:
         return {}
     here = detect(environ, run=asked)
     if here.job_id:
-        return {**read(state_file(environ, here.scheduler, here.job_id)), **missing_job_variable(here)}
+        return {
+            **read(state_file(environ, here.scheduler, here.job_id)),
+            **missing_job_variable(scheduler(here.scheduler), here.job_id),
+        }
     able = [one for one in schedulers() if one.listing]
     asked.begin([list(one.listing) for one in able], tries=1)
     answering = [one.name for one in able if asked(list(one.listing)) is not None]

@@ -9,7 +9,8 @@ from functools import partial
 from types import MappingProxyType
 
 from ezpz.cluster.probe import is_here
-from ezpz.cluster.scheduler import Reach, scheduler
+from ezpz.cluster.scheduler import Reach
+from ezpz.cluster.scheduler import scheduler as find_scheduler
 from ezpz.fields import Record, as_dict
 from ezpz.files import state_folder
 from ezpz.interpreter import module_line
@@ -137,6 +138,7 @@ class LaunchPlan:
         job: The scheduler's variable that names the job, where this shell has none of them; else empty.
         environ: The environment of the launcher.
         context: What people want to know besides.
+        scheduler: Whose job this is; one whose answers are all empty where there is no job.
 
     Attributes:
         address: Address of the rendezvous, and who chose it.
@@ -163,6 +165,7 @@ class LaunchPlan:
         "portable",
         "reach",
         "run_id",
+        "scheduler",
         "site",
         "supervision",
         "variables",
@@ -186,6 +189,7 @@ class LaunchPlan:
     job: Mapping[str, str]
     environ: Mapping[str, str]
     context: Context
+    scheduler: Scheduler
     portable: Mapping[str, Setting]
     variables: Mapping[str, Setting]
 
@@ -203,6 +207,7 @@ class LaunchPlan:
         job: Mapping[str, str] = _NOTHING,
         environ: Mapping[str, str] | None = None,
         context: Context | None = None,
+        scheduler: Scheduler | None = None,
     ) -> None:
         given = dict(locals())
         del given["self"]
@@ -210,6 +215,7 @@ class LaunchPlan:
         given["environ"] = os.environ if environ is None else environ
         given["address"], given["port"] = given.pop("master")
         given["context"] = context or Context()
+        given["scheduler"] = scheduler or find_scheduler("")
         given["supervision"] = supervision or Supervision()
         for name, value in given.items():
             is_table = name in {"more", "job", "environ"}
@@ -265,12 +271,6 @@ class LaunchPlan:
     def flavour_name(self) -> str:
         """Name of the flavour as the user reads it."""
         return self.flavour.title if self.flavour else LOCAL
-
-    @property
-    def around(self) -> Scheduler:
-        """Whose job this is; one whose answers are all empty where there is no job."""
-        setting = self.more.get("EZPZ_SCHEDULER")
-        return scheduler(setting.value if setting else "")
 
     @property
     def is_here(self) -> bool:
@@ -335,7 +335,7 @@ class LaunchPlan:
             user_args=self.launcher_args,
             site=site.name if site else "",
             devices=self.context.device_counts,
-            scheduler=self.around,
+            scheduler=self.scheduler,
             reach=self.reach,
             program=tuple(program or self.command),
             forked=self.placement.counts if self.forks else (),

@@ -13,7 +13,7 @@ from ezpz.cluster.administrator import default
 from ezpz.cluster.devices import devices_on
 from ezpz.cluster.launchers import NOT_STARTED
 from ezpz.cluster.probe import is_here
-from ezpz.cluster.scheduler import Reach, scheduler
+from ezpz.cluster.scheduler import Reach
 from ezpz.errors import MachineError
 from ezpz.files import private_folder, write_lines
 from ezpz.interpreter import script_of
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.cluster import Site
-    from ezpz.cluster.allocation import Allocation
     from ezpz.cluster.scheduler import Scheduler
     from ezpz.launch.master import Listening, Rendezvous
     from ezpz.launch.options import LaunchOptions
@@ -85,7 +84,7 @@ class PlanBuilder:
     ) -> None:
         self.survey, self.options, self.stays = survey, options, stays
         self.environ = dict(os.environ if environ is None else environ)
-        allocation, placement = survey.allocation, survey.placement
+        placement = survey.placement
         self.is_here = len(placement.hosts) == 1 and is_here(placement.hosts[0])
         checked = options.check and Setting(options.check, "--check")
         self.check = checked or Setting(*default("launch.check", self.environ, "fast"))
@@ -94,10 +93,10 @@ class PlanBuilder:
         self._sampling, sampler = sampling(self.environ)
         self._sampled = Setting(f"each {self._sampling:g} s" if self._sampling else "never", sampler)
         self.own_devices = survey.devices.count > 0 and not options.oversubscribe
-        around = scheduler(allocation.scheduler)
-        self._chosen = chosen = _choose(survey, options, self.environ, around, is_here=self.is_here)
+        scheduler = survey.scheduler
+        self._chosen = chosen = _choose(survey, options, self.environ, is_here=self.is_here)
         self._is_local = chosen.choice.flavour is None
-        self._daemon = around.signalling_daemon if around.signals_ranks(self.environ, probe.read) else ""
+        self._daemon = scheduler.signalling_daemon if scheduler.signals_ranks(self.environ, probe.read) else ""
         self._hostfile = ""
         self._listening: Listening | None = None
         outer, inner = self.environ.get("EZPZ_LAUNCH_ID"), os.urandom(8).hex()
@@ -113,8 +112,8 @@ class PlanBuilder:
             *options.notes,
             *_unread(chosen, placement),
             *_advice(chosen),
-            *(() if options.flavour else _unreached(around, chosen, self.environ)),
-            *_in_front(allocation),
+            *(() if options.flavour else _unreached(scheduler, chosen, self.environ)),
+            *_in_front(scheduler),
             *_cleaned(options.command, self.environ),
         )
         self.moot = "" if options.ranks is None and options.per_host is None else survey.devices.assumed
@@ -135,7 +134,7 @@ class PlanBuilder:
             "input": self.keeps_terminal or has_input(),
             "recorder": _recorder(options, log_dir, inner),
             "collectives": os.path.join(private_folder(), f"last-{inner}"),
-            "parting": _PARTING if scheduler(survey.allocation.scheduler).signalling_daemon else 0.0,
+            "parting": _PARTING if survey.scheduler.signalling_daemon else 0.0,
             "by_rank": survey.placement.world_size <= _STAGES_OF_EACH,
             "live": not self.keeps_terminal and may_draw(self.environ),
             "stays": self.stays,
@@ -246,7 +245,8 @@ class PlanBuilder:
                 self.keeps_terminal,
                 listens,
             ),
-            job=missing_job_variable(survey.allocation),
+            job=missing_job_variable(survey.scheduler, survey.allocation.job_id),
+            scheduler=survey.scheduler,
             environ=self.environ,
             context=self._context((*self.notes, *open_to_all)),
         )
@@ -262,12 +262,12 @@ class PlanBuilder:
         allocation, why = self.survey.allocation, "where this launch is"
         more = {"EZPZ_OVERSUBSCRIBE": Setting("1", "--oversubscribe")} if self.options.oversubscribe else {}
         flavour = self._chosen.choice.flavour
-        around = scheduler(allocation.scheduler) if flavour and flavour.sets_masks else None
+        scheduler = self.survey.scheduler if flavour and flavour.sets_masks else None
         if self.options.attempts > 1:
             more["EZPZ_ATTEMPT"] = Setting(str(self.attempt), f"--attempts {self.options.attempts}")
         return {
             **more,
-            **mask_settings(self.environ, self.survey.devices, self.options.devices, around),
+            **mask_settings(self.environ, self.survey.devices, self.options.devices, scheduler),
             "EZPZ_SCHEDULER": Setting(allocation.scheduler, why),
             "EZPZ_JOBID": Setting(allocation.job_id, why),
             **{name: Setting(value, BY_ENV) for name, value in self.options.env},
@@ -299,25 +299,22 @@ class PlanBuilder:
         return {"EZPZ_CONTROL": control, "EZPZ_LAUNCH": self.launch_id, **more}
 
 
-def _choose(
-    survey: Survey, options: LaunchOptions, environ: Mapping[str, str], around: Scheduler, *, is_here: bool
-) -> Chosen:
+def _choose(survey: Survey, options: LaunchOptions, environ: Mapping[str, str], *, is_here: bool) -> Chosen:
     """Return what starts the ranks, and how.
 
     Args:
         survey: Hosts, devices, site and placement.
         options: What the user asked for.
         environ: The environment of the launcher.
-        around: The scheduler.
         is_here: Whether all ranks run on this host.
 
     Raises:
         EzpzError: Nothing could start ranks there, or an option does not fit.
     """
-    allocation, site = survey.allocation, survey.site.site
-    reached = Reach() if is_here else reach(around, allocation.job_id, environ, site)
+    allocation, scheduler, site = survey.allocation, survey.scheduler, survey.site.site
+    reached = Reach() if is_here else reach(scheduler, allocation.job_id, environ, site)
     choice = choose(
-        allocation, environ, probe.run, is_here=is_here, requested=options.flavour, site=site, reach=reached
+        allocation, scheduler, environ, probe.run, is_here=is_here, requested=options.flavour, site=site, reach=reached
     )
     mpi = choose_mpi(options.mpi, choice, site, options.launcher_args)
     binding = choose_binding(
@@ -341,38 +338,38 @@ def _recorder(options: LaunchOptions, log_dir: str, inner: str) -> str:
     return os.path.join(log_dir or private_folder("recorder"), f"recorder-{inner}") if may_hang else ""
 
 
-def reach(around: Scheduler, job: str, environ: Mapping[str, str], site: Site | None) -> Reach:
+def reach(scheduler: Scheduler, job: str, environ: Mapping[str, str], site: Site | None) -> Reach:
     """Tell whether the scheduler's remote shell is to start programs on the hosts of a job.
 
     Args:
-        around: The scheduler.
+        scheduler: The scheduler.
         job: The job's id.
         environ: The environment of the launcher.
         site: The machine, if it is known.
     """
-    if _knows_its_way(site, around):
+    if _knows_its_way(site, scheduler):
         return Reach(f"site {site.name} starts ranks with {site.launcher}" if site else "")
-    return around.reach(environ, job)
+    return scheduler.reach(environ, job)
 
 
-def _knows_its_way(site: Site | None, around: Scheduler) -> bool:
+def _knows_its_way(site: Site | None, scheduler: Scheduler) -> bool:
     """Tell whether a site names its launcher, where the scheduler brings none: that finds its hosts itself."""
-    return bool(site and site.launcher and not around.own_launcher)
+    return bool(site and site.launcher and not scheduler.own_launcher)
 
 
-def _unreached(around: Scheduler, chosen: Chosen, environ: Mapping[str, str]) -> tuple[str, ...]:
+def _unreached(scheduler: Scheduler, chosen: Chosen, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return a note where ssh reaches other hosts because the scheduler cannot be asked to."""
     why, site, flavour = chosen.reach.problem, chosen.site, chosen.choice.flavour
-    if not (why and around.agent_flavour):
+    if not (why and scheduler.agent_flavour):
         return ()
-    program = around.remote_shell[0]
+    program = scheduler.remote_shell[0]
     if isinstance(flavour, AgentFlavour):
         return (f"{flavour.title} starts the agents, and not {program}: {why}",)
     # The user may have set how an MPI starts its daemons.
     named = (*environ, *(site.launcher_args if site else ()), *chosen.launcher_args)
     if not isinstance(flavour, MpiFlavour) or not flavour.shell_options or flavour.starts_as_told(named):
         return ()
-    if _knows_its_way(site, around):
+    if _knows_its_way(site, scheduler):
         return ()
     return (f"{flavour.title} starts its daemons in a way of its own, mostly ssh, and not by {program}: {why}",)
 
@@ -394,9 +391,9 @@ def _unread(chosen: Chosen, placement: Placement) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _in_front(allocation: Allocation) -> tuple[str, ...]:
+def _in_front(scheduler: Scheduler) -> tuple[str, ...]:
     """Return what would be lost because a script has called the launcher."""
-    script = scheduler(allocation.scheduler).script_in_front()
+    script = scheduler.script_in_front()
     if not script:
         return ()
     end = (
@@ -446,9 +443,6 @@ def _cleaned(command: Sequence[str], environ: Mapping[str, str]) -> tuple[str, .
     return tuple(f"{word} {note}" for word in found[:1])
 
 
-def missing_job_variable(allocation: Allocation) -> dict[str, str]:
+def missing_job_variable(scheduler: Scheduler, job: str) -> dict[str, str]:
     """Return the variable of a job that this host's name led to: the launcher needs it, and this shell lacks it."""
-    if not allocation.job_id:
-        return {}
-    around = scheduler(allocation.scheduler)
-    return {} if around.is_marked(os.environ) else {around.job_variables[0]: allocation.job_id}
+    return {} if not job or scheduler.is_marked(os.environ) else {scheduler.job_variables[0]: job}

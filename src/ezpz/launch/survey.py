@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ezpz.cluster import count_devices, probe, recognise
+from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import UsageError
 from ezpz.fields import Record, replace
 from ezpz.launch.contract import cores
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ezpz.cluster import Site
     from ezpz.cluster.allocation import Allocation, Read, Run
     from ezpz.cluster.devices import Devices
+    from ezpz.cluster.scheduler import Scheduler
     from ezpz.cluster.site import Recognised
     from ezpz.launch.options import LaunchOptions
     from ezpz.launch.placement import Placement
@@ -35,6 +37,7 @@ class Survey(Record):
     devices: Devices
     placement: Placement
     site: Recognised
+    scheduler: Scheduler
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -77,7 +80,7 @@ def survey(
         wanted_origin=wanted_origin,
         oversubscribe=options.oversubscribe,
     )
-    return Survey(allocation, devices, placement, site)
+    return Survey(allocation, devices, placement, site, scheduler(allocation.scheduler))
 
 
 def wanted_devices(

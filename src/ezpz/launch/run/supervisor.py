@@ -337,14 +337,14 @@ class Supervisor:
     def _signal(self, number: int) -> None:
         if number in _ENDING and not self._may_end(number):
             return
-        if number == signal.SIGINT or not self.plan.around.signalling_daemon:
+        if number == signal.SIGINT or not self.plan.scheduler.signalling_daemon:
             self._send(number)
         else:
             self.loop.after(f"pass {number} on", _DAEMON_FIRST, lambda: self._send(number))
         if number in _ENDING and not self.stopping:
             for world in self._stop_all():
                 world.kill_at(time.monotonic() + SIGNAL_GRACE)
-            if number == signal.SIGTERM and self.plan.around.configuration:
+            if number == signal.SIGTERM and self.plan.scheduler.configuration:
                 self.ask_kill_wait()
 
     def _may_end(self, number: int) -> bool:
@@ -409,7 +409,7 @@ class Supervisor:
 
     def _keep_term(self, keepers: dict[World, tuple[str, Wait]]) -> None:
         """Keep a SIGTERM that came from outside back until ranks have done what watchers want."""
-        around = self.plan.around
+        around = self.plan.scheduler
         if self._kept is None:
             from ezpz.launch.run.kept_term import KeptTerm
 
@@ -482,7 +482,7 @@ class Supervisor:
         import subprocess
 
         began = time.monotonic()
-        around, nowhere, answer = self.plan.around, subprocess.DEVNULL, bytearray()
+        around, nowhere, answer = self.plan.scheduler, subprocess.DEVNULL, bytearray()
         try:
             child = subprocess.Popen(around.configuration, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
         except OSError:

@@ -432,7 +432,7 @@ class World:
             return
         nodes = self._failed_nodes()
         if nodes or flavour.job_lost_a_host(children.text):
-            around = self.plan.around
+            around = self.plan.scheduler
             advice = f"{around.title} ended the job for that; submit it with {around.outliving} to go on"
             cause = nodes_failed(nodes, children.all[0].name, advice if around.outliving else "")
             self.outcome.cause, self.outcome.lost = cause, nodes
@@ -447,7 +447,7 @@ class World:
         path = log_of(cause, self.settings.log_dir, self.launch.folder)
         self.say(f"{cause.text}{f'; {others}' * several}{f' [log: {path}]' * bool(path)}")
         self.shown = 0
-        asked = cause.asked_to_end and bool(self.plan.around.signalling_daemon)
+        asked = cause.asked_to_end and bool(self.plan.scheduler.signalling_daemon)
         self.stop(SIGNAL_GRACE if asked else FAILURE_GRACE)  # all were asked, and may need it
         if asked:
             self.launch.ask_kill_wait()
