@@ -19,7 +19,6 @@
 # make soak [N=3000] [HEALTHY=300] [MINUTES=m] [SEED=s]: random kills for an hour or two, into the same page
 # make older SOURCES=DIR [ARGS="--only wordplay"]: run public programs of the older package, from checkouts in DIR, into
 # docs/older-scripts.md
-# make names: write each package's public names as imports for editors and type checkers, from its table of lazy names
 # make sites: write the shell's half of cluster/sites.toml into bin/utils.sh
 # make examples: write the job files in examples/, as `ezpz submit --dry-run` prints them
 # make docs: build the pages of docs/ into .test/site, ready to be opened as files
@@ -44,7 +43,7 @@ export PY PYTHONS TORCH_ARGS EZPZ_REQUIRE
 BIN := .test/venv/bin
 SHELL_FILES := .ci/run tests/lab/setup tests/lab/plain tests/reliability/enter tests/reliability/roots $(filter-out %.zsh,$(wildcard src/ezpz/bin/*)) $(wildcard tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
 
-.PHONY: help test plain caught learn check bench fuzz matrix distros pythons soak older names sites examples completion docs gallery gpu clean
+.PHONY: help test plain caught learn check bench fuzz matrix distros pythons soak older sites examples completion docs gallery gpu clean
 help:
 	@sed -n '/^PY ?=/q;s/^# //p' Makefile
 
@@ -134,10 +133,6 @@ older:
 	@tests/lab/setup venv trackers hugging_face older
 	@EZPZ_OLDER=1 $(BIN)/python -m pytest tests/older
 	@$(BIN)/python tests/older/run.py "$(SOURCES)" --table docs/older-scripts.md $(ARGS)
-
-names:
-	@tests/lab/setup venv
-	@$(BIN)/python tests/lab/public_names.py
 
 sites:
 	@tests/lab/setup venv

@@ -1,6 +1,7 @@
 """The shape of the project: who may import whom, what an import costs, what is public."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -11,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import ezpz
-from lab import public_names
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "ezpz"
@@ -150,6 +150,10 @@ def outline(path):
     return imported, lengths, ast.get_docstring(tree) or ""
 
 
+def module_of(path):
+    return ".".join(part for part in path.relative_to(SRC.parent).with_suffix("").parts if part != "__init__")
+
+
 def imports(path):
     for module, name in outline(path)[0]:
         yield f"ezpz.{name}" if module == "ezpz" else module or name
@@ -219,17 +223,24 @@ def test_a_shim_imports_little(tmp_path):
     assert not loaded & {*heavy, "ezpz.launch.messages", "ezpz.launch.host.connection", "ezpz.cluster"}
 
 
-def test_editors_know_the_public_names():
-    """Every file with a table of names has a block of them as imports, which matches it; `make names` writes it."""
-    files = public_names.files()
-    assert {path for path in MODULES if "= attach(" in source(path) and path.name != "_lazy.py"} == set(files)
-    assert [path for path in files if public_names.is_stale(path)] == []
+def test_a_name_of_a_stub_resolves(subtests):
+    """The stub beside a file that calls `attach` is read by Python, which takes lines of one form, and by editors."""
+    stubs = {path.with_suffix(".py") for path in SRC.rglob("*.pyi")}
+    assert {path for path in MODULES if "= attach(" in source(path) and path.name != "_lazy.py"} == stubs
+    for path in stubs:
+        found = importlib.import_module(module_of(path))
+        nodes = ast.parse(source(path.with_suffix(".pyi"))).body
+        imports = [(node.module, it.name) for node in nodes if isinstance(node, ast.ImportFrom) for it in node.names]
+        names = {name for home, name in imports if home != found.__name__ and name != "*"}
+        also = {name for home, name in imports if name == "*" for name in importlib.import_module(home).__all__}
+        with subtests.test(found.__name__):
+            assert set(found.__all__) == names | also
+            assert {name for _, name in imports if name != "*"} | also <= set(dir(found))
+            for _, name in imports:
+                assert name == "*" or getattr(found, name) is not None
 
 
-def test_every_public_name_resolves():
-    for name in ezpz.__all__:
-        assert getattr(ezpz, name) is not None
-        assert name in dir(ezpz)
+def test_a_name_that_is_not_there_is_no_attribute():
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         ezpz.nonsense  # noqa: B018
 
@@ -275,10 +286,10 @@ def test_the_tested_versions_cover_every_dependency():
 
 def _edges():
     """Return the modules of each module's imports, type-only ones included; a package's own file leads nowhere."""
-    module_of = {path: public_names.module_of(path) for path in MODULES}
-    names = {name: path for path, name in module_of.items()}
+    name_of = {path: module_of(path) for path in MODULES}
+    names = {name: path for path, name in name_of.items()}
     edges = {name: set() for name in names}
-    for path, name in module_of.items():
+    for path, name in name_of.items():
         for module, imported in outline(path)[0]:
             candidates = (f"{module}.{imported}", module) if module else (imported,)
             edges[name] |= set([each for each in candidates if each in names][:1])

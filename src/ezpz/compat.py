@@ -18,7 +18,6 @@ import sys
 from datetime import datetime, timedelta
 from importlib import import_module
 
-from ezpz._lazy import attach
 from ezpz.dist.arguments import check_framework, split_backend, whole_port
 from ezpz.errors import MachineError, UsageError, did_you_mean
 from ezpz.log import get_logger
@@ -28,23 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import FrameType
     from typing import Any, NoReturn
-
-    # names: begin (`make names`)
-    from ezpz.track import setup_wandb as setup_wandb  # noqa: PLC0414  # offered here, too
-    from ezpz.track import verify_wandb as verify_wandb  # noqa: PLC0414  # offered here, too
-    # names: end
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {"ezpz.track": "setup_wandb verify_wandb"},
-    own=(
-        "GONE INSTEAD MODULES check flatten_device_mesh_safe get_hostfile_with_fallback get_max_memory_allocated "
-        "get_max_memory_reserved get_timestamp init_deepspeed init_device_mesh_safe offer refuse refuse_module setup "
-        "setup_mlflow setup_tensorflow setup_torch_DDP setup_torch_distributed summarize_dict wrap_model_for_ddp "
-        "wrap_model_for_fsdp wrap_model_for_fsdp2 wrap_with_ddp wrap_with_fsdp wrap_with_fsdp2 "
-        "write_hostfile_from_list_of_hosts write_localhost_to_hostfile"
-    ),
-)
 
 # Module of older code -> file of today -> names in it, `older=today` where they differ.
 MODULES: dict[str, dict[str, str]] = {

@@ -4,60 +4,8 @@ from __future__ import annotations
 
 from ezpz._lazy import attach
 
-TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ezpz.cluster.allocation import Read, Run
-if TYPE_CHECKING:
-    # names: begin (`make names`)
-    from ezpz.cluster.allocation import Allocation as Allocation
-    from ezpz.cluster.devices import Devices as Devices
-    from ezpz.cluster.devices import count_devices as count_devices
-    from ezpz.cluster.hostlist import expand as expand
-    from ezpz.cluster.site import Site as Site
-    from ezpz.cluster.site import recognise as recognise
-    # names: end
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "allocation": "Allocation",
-        "devices": "Devices count_devices",
-        "hostlist": "expand",
-        "site": "Site recognise",
-    },
-    own="detect",
-)
+__getattr__, __dir__ = attach(__name__)
 
 # Detection order: Flux is started inside other schedulers' jobs and hides them; the process tree shows how the others
 # are nested.
 SCHEDULERS = ("flux", "slurm", "pbs")
-
-
-def detect(
-    environ: Mapping[str, str] | None = None, read: Read | None = None, run: Run | None = None, *, more: bool = False
-) -> Allocation:
-    """Return the hosts that this process may use.
-
-    A job's own variables answer first. Where two schedulers have set theirs, the inner job counts and a note says so.
-    Where none has, the user's running jobs are asked for one on this host: a shell opened by ssh belongs to it.
-
-    Args:
-        environ: The environment to read; this process's by default.
-        read: Returns the text of a file or None; the real one by default.
-        run: Returns what a command printed or None; by default the real one, which asks several schedulers side by
-            side, gives each command two seconds, and notes which of them have passed without an answer.
-        more: Ask the scheduler also for what only people want to know: the end of the job.
-
-    Raises:
-        MachineError: There is a job, but its hosts cannot be found.
-        UsageError: A host expression cannot be read.
-    """
-    import os
-
-    from ezpz.cluster import probe
-    from ezpz.cluster.detection import find
-    from ezpz.cluster.questions import Questions
-
-    return find(os.environ if environ is None else environ, read or probe.read, run or Questions(), more=more)

@@ -1,0 +1,3 @@
+from ezpz.dist import *
+
+def __getattr__(name: str) -> object: ...  # as in `ezpz`
