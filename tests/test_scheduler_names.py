@@ -23,7 +23,8 @@ SCHEDULERS_OWN = {
     **{f"cluster/{name}_jobs.py": "its handling of jobs" for name in HANDLED},
     "cluster/launchers.py": "a flavour that is called as its scheduler",
     "ranks.py": "the ordered table of what launchers set for ranks, srun and flux run among them",
-    "compat.py": "functions and variables as older scripts call them",
+    "compat/__init__.py": "functions as older scripts call them",
+    "compat/dist_names.py": "variables as older scripts call them",
     **{f"launch/flavours/{name}.py": "variables that this launcher reads or must not pass on" for name in FLAVOURS},
 }
 FLAVOURS_OWN = {

@@ -9,6 +9,6 @@ from __future__ import annotations
 from ezpz._lazy import attach
 
 __version__ = "0.1.0"
-__path__.append(f"{__path__[0]}/gone")  # modules of the older package, which answer with what to use
+__path__.append(f"{__path__[0]}/compat/gone")  # modules of the older package, which answer with what to use
 
 __getattr__, __dir__ = attach(__name__, unknown="ezpz.compat")

@@ -2,8 +2,8 @@ from ezpz import checkpoint as checkpoint, cluster as cluster, configs as config
 from ezpz import distributed as distributed, errors as errors, examples as examples, flops as flops, history as history
 from ezpz import launch as launch, log as log, models as models, proc as proc, progress as progress, ranks as ranks
 from ezpz import tp as tp, track as track, tracker as tracker, train as train, utils as utils
-from ezpz.dist import *
 from ezpz.cluster import Allocation as Allocation, detect as detect
+from ezpz.dist import *
 from ezpz.dist.device import device as device
 from ezpz.errors import EzpzError as EzpzError
 from ezpz.profile import profile as profile
@@ -13,5 +13,3 @@ from ezpz.track import History as History, add_profile_option as add_profile_opt
 from ezpz.train.preparing import prepare as prepare
 
 __version__: str
-
-def __getattr__(name: str) -> object: ...  # older names, which `ezpz.compat` answers for

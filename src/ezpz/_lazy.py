@@ -20,21 +20,25 @@ if TYPE_CHECKING:
 __all__ = ["attach"]
 
 
-def attach(package: str, *, unknown: str = "") -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+def attach(
+    package: str, *, stub: str = "", unknown: str = ""
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return a package's ``__getattr__`` and ``__dir__``; the former also answers ``__all__``.
 
     Its stub is read when the first name is asked for. What that imports from the package itself are files and packages
     in it, which are not in ``__all__``; of another package ``*`` takes all public names.
 
     Args:
-        package: ``__name__`` of the package.
+        package: ``__name__`` of the package, or of a module.
+        stub: A file in the package instead of its stub, which would hide its own code from type checkers.
         unknown: The module whose ``refuse`` answers for names that are not here.
     """
     home_of: dict[str, str] = {}
 
     def homes() -> dict[str, str]:
         if not home_of:
-            home_of.update(_read_stub(f"{sys.modules[package].__file__}i"))
+            module = sys.modules[package]
+            home_of.update(_read_stub(f"{module.__path__[0]}/{stub}" if stub else f"{module.__file__}i"))
         return home_of
 
     def every_name() -> list[str]:

@@ -1,7 +1,7 @@
-"""Offer the names of the older module `ezpz.configs`; `ezpz.compat.MODULES` says what each one is today."""
+"""Offer the names of the older module `ezpz.configs`; the stub beside this file says what each one is today."""
 
 from __future__ import annotations
 
-from ezpz.compat import offer
+from ezpz._lazy import attach
 
-__getattr__, __dir__ = offer(__name__)
+__getattr__, __dir__ = attach(__name__, unknown="ezpz.compat")

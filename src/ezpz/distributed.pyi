@@ -1,3 +1,1 @@
 from ezpz.dist import *
-
-def __getattr__(name: str) -> object: ...  # as in `ezpz`

@@ -1,7 +1,7 @@
 """Offer the names of the older module `ezpz.profile`, beside the function `ezpz.profile`, which is this module, called.
 
 with ezpz.profile("torch:steps=10-15"): …                 today
-from ezpz.profile import get_context_manager              older scripts; `ezpz.compat.MODULES` lists their names
+from ezpz.profile import get_context_manager              older scripts; profile.pyi lists their names
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from ezpz.compat import offer
+from ezpz._lazy import attach
 
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
     from typing import Any
 
-    from ezpz.track import profile as profile  # noqa: PLC0414  # what calling this module does
-
-__getattr__, __dir__ = offer(__name__)
+__getattr__, __dir__ = attach(__name__, unknown="ezpz.compat")
 
 
 class _CallableModule(ModuleType):
@@ -28,5 +26,4 @@ class _CallableModule(ModuleType):
 
 
 sys.modules[__name__].__class__ = _CallableModule
-if not TYPE_CHECKING:
-    profile = sys.modules[__name__]
+profile = sys.modules[__name__]

@@ -1,18 +1,18 @@
-from ezpz.compat import flatten_device_mesh_safe as flatten_device_mesh_safe
-from ezpz.compat import get_hostfile_with_fallback as get_hostfile_with_fallback
-from ezpz.compat import get_max_memory_allocated as get_max_memory_allocated
-from ezpz.compat import get_max_memory_reserved as get_max_memory_reserved, get_timestamp as get_timestamp
-from ezpz.compat import init_deepspeed as init_deepspeed, init_device_mesh_safe as init_device_mesh_safe, setup as setup
-from ezpz.compat import setup_mlflow as setup_mlflow, setup_tensorflow as setup_tensorflow
-from ezpz.compat import setup_torch_DDP as setup_torch_DDP, setup_torch_distributed as setup_torch_distributed
-from ezpz.compat import summarize_dict as summarize_dict, wrap_model_for_ddp as wrap_model_for_ddp
-from ezpz.compat import wrap_model_for_fsdp as wrap_model_for_fsdp, wrap_model_for_fsdp2 as wrap_model_for_fsdp2
-from ezpz.compat import wrap_with_ddp as wrap_with_ddp, wrap_with_fsdp as wrap_with_fsdp
-from ezpz.compat import wrap_with_fsdp2 as wrap_with_fsdp2
-from ezpz.compat import write_hostfile_from_list_of_hosts as write_hostfile_from_list_of_hosts
-from ezpz.compat import write_localhost_to_hostfile as write_localhost_to_hostfile
-from ezpz.compat_names import TORCH_DTYPES_MAP as TORCH_DTYPES_MAP, check as check
-from ezpz.compat_names import get_memory_metrics as get_memory_metrics
+from ezpz.compat.dist_names import flatten_device_mesh_safe as flatten_device_mesh_safe
+from ezpz.compat.dist_names import get_hostfile_with_fallback as get_hostfile_with_fallback
+from ezpz.compat.dist_names import get_max_memory_allocated as get_max_memory_allocated
+from ezpz.compat.dist_names import get_max_memory_reserved as get_max_memory_reserved, get_timestamp as get_timestamp
+from ezpz.compat.dist_names import init_deepspeed as init_deepspeed, init_device_mesh_safe as init_device_mesh_safe
+from ezpz.compat.dist_names import setup as setup, setup_mlflow as setup_mlflow, setup_tensorflow as setup_tensorflow
+from ezpz.compat.dist_names import setup_torch_DDP as setup_torch_DDP
+from ezpz.compat.dist_names import setup_torch_distributed as setup_torch_distributed, summarize_dict as summarize_dict
+from ezpz.compat.dist_names import wrap_model_for_ddp as wrap_model_for_ddp, wrap_model_for_fsdp as wrap_model_for_fsdp
+from ezpz.compat.dist_names import wrap_model_for_fsdp2 as wrap_model_for_fsdp2, wrap_with_ddp as wrap_with_ddp
+from ezpz.compat.dist_names import wrap_with_fsdp as wrap_with_fsdp, wrap_with_fsdp2 as wrap_with_fsdp2
+from ezpz.compat.dist_names import write_hostfile_from_list_of_hosts as write_hostfile_from_list_of_hosts
+from ezpz.compat.dist_names import write_localhost_to_hostfile as write_localhost_to_hostfile
+from ezpz.compat.module_names import TORCH_DTYPES_MAP as TORCH_DTYPES_MAP, check as check
+from ezpz.compat.module_names import get_memory_metrics as get_memory_metrics
 from ezpz.dist.accelerator import device_name as device_name, empty_cache as empty_cache
 from ezpz.dist.accelerator import get_device_properties as get_device_properties, is_bf16_supported as is_bf16_supported
 from ezpz.dist.accelerator import make_event as make_event, max_memory_allocated as max_memory_allocated
@@ -63,5 +63,3 @@ from ezpz.dist.weighting import accumulating as accumulating, scale_loss as scal
 from ezpz.dist.wrap import wrap_model as wrap_model
 from ezpz.log import get_logger as get_logger
 from ezpz.track import setup_wandb as setup_wandb, verify_wandb as verify_wandb
-
-def __getattr__(name: str) -> object: ...  # as in `ezpz`

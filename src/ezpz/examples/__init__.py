@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ezpz.compat import offer
+from ezpz._lazy import attach
 
-__getattr__, __dir__ = offer(__name__)  # what older scripts import from here
+__getattr__, __dir__ = attach(__name__, unknown="ezpz.compat")  # what older scripts import from here

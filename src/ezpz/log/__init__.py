@@ -27,6 +27,7 @@ from contextlib import suppress
 from threading import Event, Thread
 from time import localtime, strftime, time
 
+from ezpz._lazy import attach
 from ezpz.errors import RankError, UsageError
 from ezpz.rank_log import RankFile
 from ezpz.ranks import from_environ
@@ -53,12 +54,7 @@ _later: list[LaterLines] = []  # those in use
 _broken: set[int] = set()  # objects in the place of stdout that have failed
 
 
-def __getattr__(name: str) -> object:
-    """Find a name of older code, such as ``ezpz.log.get_file_logger``, in the table of `ezpz.compat`."""
-    if name.startswith("_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
-    find, _ = __import__("ezpz.compat", fromlist=["offer"]).offer(__name__)  # by name: the log is below it
-    return find(name, sys._getframe(1))  # noqa: SLF001  # the frame shows whether it is an import
+__getattr__, _ = attach(__name__, stub="older.pyi", unknown="ezpz.compat")  # such as `get_file_logger`
 
 
 def get_logger(

@@ -1,5 +1,7 @@
-"""Offer the names of the older module `ezpz.log.console`; `ezpz.compat.MODULES` says what each one is today."""
+"""Offer the names of the older module `ezpz.log.console`; the stub beside this file says what each one is today."""
 
 from __future__ import annotations
 
-__getattr__, __dir__ = __import__("ezpz.compat", fromlist=["offer"]).offer(__name__)  # by name: the log is below it
+from ezpz._lazy import attach
+
+__getattr__, __dir__ = attach(__name__, unknown="ezpz.compat")

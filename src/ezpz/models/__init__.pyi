@@ -1,4 +1,4 @@
-from ezpz.compat_names import summarize_model as summarize_model
+from ezpz.compat.module_names import summarize_model as summarize_model
 from ezpz.models.attention import ATTENTIONS as ATTENTIONS, check_attention as check_attention
 from ezpz.models.cnn import CNN as CNN
 from ezpz.models.gpt import GPT as GPT, GPTConfig as GPTConfig

@@ -1,8 +1,8 @@
 """Hold what older scripts import and today's ezpz has no like of, each in a few lines on what there is.
 
-`ezpz.compat.MODULES` says under which module each name is found; new code needs none of them. Libraries are imported
-inside functions. Constants of older modules that would look at the machine when they are imported are looked up when
-they are first asked for, by ``__getattr__`` below.
+The stub of an older module, such as history.pyi, says which of them it offers; new code needs none. Libraries are
+imported inside functions. Constants of older modules that would look at the machine or import a library are looked up
+when they are first asked for, by ``__getattr__`` below.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PathLike = Union[str, "os.PathLike[str]", Path]
 ScalarLike = int | float | bool
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 PROJECT_DIR = PROJECT_ROOT = HERE.parent.parent
 BIN_DIR = HERE / "bin"
 CONF_DIR = HERE / "conf"
@@ -47,6 +47,10 @@ def __getattr__(name: str) -> object:
         "WANDB_DISABLED": lambda: not import_module("ezpz.track").verify_wandb(),
         "TORCH_DTYPES_MAP": _torch_dtypes,
         "STYLES": dict,
+        "tdist": lambda: import_module("torch.distributed"),
+        "get_device_name": lambda: import_module("ezpz.dist").device_name,
+        "EzpzHandler": lambda: import_module("rich.logging").RichHandler,
+        "OriginalRichHandler": lambda: import_module("rich.logging").RichHandler,
     }
     if name not in values:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
@@ -155,6 +159,9 @@ def command_exists(cmd: str) -> bool:
     return shutil.which(cmd) is not None
 
 
+cmd_exists = command_exists
+
+
 def git_ds_info() -> None:
     """Log what run.json holds of every run: the commit of the current folder."""
     from ezpz.track.facts import collect_facts
@@ -180,7 +187,7 @@ def get_example_outdir(module_name: str, base_dir: PathLike | None = None) -> Pa
         module_name: Name of the program.
         base_dir: Instead of ``outputs`` in the current folder.
     """
-    from ezpz.compat import get_timestamp
+    from ezpz.compat.dist_names import get_timestamp
     from ezpz.dist import broadcast
 
     time_of_start = os.environ.setdefault("EZPZ_LOG_TIMESTAMP", broadcast(get_timestamp()))
@@ -328,7 +335,7 @@ def check(model: Any = "pytorch", *others: Any, **named: Any) -> Any:
     In older scripts ``check("pytorch", "DDP", port)`` set up and logged one line per rank, and it still does.
     """
     if isinstance(model, str) or {"framework", "backend", "port"} & named.keys():
-        from ezpz.compat import check as set_up
+        from ezpz.compat.dist_names import check as set_up
 
         return set_up(*(() if "framework" in named else (model,)), *others, **named)
     from ezpz.train.seams import check as look
@@ -344,7 +351,7 @@ def get_memory_metrics(device: Any = None, *, reset_peak: bool = True, prefix: s
         reset_peak: Let the peaks begin anew.
         prefix: Written before each name, such as ``train/``.
     """
-    from ezpz.compat import get_max_memory_reserved
+    from ezpz.compat.dist_names import get_max_memory_reserved
     from ezpz.dist import get_torch_device_type, max_memory_allocated
 
     kind = str(device).partition(":")[0] if device is not None else get_torch_device_type()
@@ -401,7 +408,7 @@ def get_flops_profiler_config_json(
 # ezpz.flops
 
 
-def peak_of_name(device_name: str | None = None) -> float | None:
+def get_peak_flops(device_name: str | None = None) -> float | None:
     """Return the most bf16 FLOP/s of a device by its name, such as ``A100`` or ``H100 SXM``; None where it is unknown.
 
     Args:
@@ -444,6 +451,9 @@ def try_estimate(model: Any, input_shape: Sequence[int], *, device: Any = None, 
         return 0
 
 
+estimate_model_flops_fake, try_estimate_fake = estimate_model_flops, try_estimate
+
+
 def compute_mfu(
     model_flops: float, step_duration: float, *, device_name: str | None = None, peak_flops: float | None = None
 ) -> float:
@@ -455,7 +465,7 @@ def compute_mfu(
         device_name: Name of the device; by default this rank's.
         peak_flops: FLOP/s of one device, instead.
     """
-    peak = peak_flops or peak_of_name(device_name)
+    peak = peak_flops or get_peak_flops(device_name)
     return 100.0 * model_flops / step_duration / peak if peak and step_duration > 0 else 0.0
 
 
@@ -561,7 +571,7 @@ def is_interactive() -> bool:
     return hasattr(sys, "ps1") or "ipykernel" in sys.modules
 
 
-def plain_logger(name: str | None = None, level: str | None = None) -> logging.Logger:
+def get_rich_logger(name: str | None = None, level: str | None = None) -> logging.Logger:
     """Return `ezpz.get_logger`'s logger."""
     return get_logger(name or "ezpz", level)
 
@@ -716,6 +726,9 @@ def get_torch_profiler(  # noqa: PLR0917  # in the order of older code
         with_modules=with_modules,
         **more,
     )
+
+
+get_pytorch_profiler = get_torch_profiler
 
 
 @contextmanager

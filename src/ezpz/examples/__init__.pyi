@@ -1,0 +1,1 @@
+from ezpz.compat.module_names import get_example_outdir as get_example_outdir

@@ -1,0 +1,1 @@
+from ezpz.models.mlp import SequentialLinearNet as SequentialLinearNet

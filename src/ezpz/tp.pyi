@@ -1,0 +1,22 @@
+from ezpz.compat.module_names import destroy_tensor_parallel as destroy_tensor_parallel
+from ezpz.compat.module_names import divide_and_check_no_remainder as divide_and_check_no_remainder
+from ezpz.compat.module_names import ensure_divisibility as ensure_divisibility
+from ezpz.compat.module_names import get_context_parallel_ranks as get_context_parallel_ranks
+from ezpz.compat.module_names import get_data_parallel_ranks as get_data_parallel_ranks
+from ezpz.compat.module_names import get_pipeline_parallel_ranks as get_pipeline_parallel_ranks
+from ezpz.compat.module_names import get_tensor_parallel_ranks as get_tensor_parallel_ranks
+from ezpz.compat.module_names import get_tensor_parallel_src_rank as get_tensor_parallel_src_rank
+from ezpz.compat.module_names import initialize_tensor_parallel as initialize_tensor_parallel, tdist as tdist
+from ezpz.compat.module_names import tensor_parallel_is_initialized as tensor_parallel_is_initialized
+from ezpz.dist import get_context_parallel_group as get_context_parallel_group
+from ezpz.dist import get_context_parallel_rank as get_context_parallel_rank
+from ezpz.dist import get_context_parallel_world_size as get_context_parallel_world_size
+from ezpz.dist import get_data_parallel_group as get_data_parallel_group
+from ezpz.dist import get_data_parallel_rank as get_data_parallel_rank
+from ezpz.dist import get_data_parallel_world_size as get_data_parallel_world_size
+from ezpz.dist import get_pipeline_parallel_group as get_pipeline_parallel_group
+from ezpz.dist import get_pipeline_parallel_rank as get_pipeline_parallel_rank
+from ezpz.dist import get_pipeline_parallel_world_size as get_pipeline_parallel_world_size
+from ezpz.dist import get_tensor_parallel_group as get_tensor_parallel_group
+from ezpz.dist import get_tensor_parallel_rank as get_tensor_parallel_rank
+from ezpz.dist import get_tensor_parallel_world_size as get_tensor_parallel_world_size
