@@ -422,7 +422,7 @@ def border():
     """Return an event on the card that computes, or the seconds of the host where there is none."""
     import torch
 
-    from ezpz.dist.accelerator import make_event
+    from ezpz.dist.device import make_event
 
     event = make_event()
     if event is None:

@@ -87,8 +87,7 @@ def test_wrapping_by_older_names_is_wrap_model(monkeypatch):
 
 
 def test_memory_under_older_names(monkeypatch):
-    kept = types.SimpleNamespace(max_memory_allocated=lambda device: 100 if device == "cuda:1" else 7)
-    monkeypatch.setitem(sys.modules, "ezpz.dist.accelerator", kept)
+    monkeypatch.setattr("ezpz.dist.device.max_memory_allocated", lambda device: 100 if device == "cuda:1" else 7)
     assert (ezpz.get_max_memory_allocated(), ezpz.get_max_memory_allocated("cuda:1")) == (7, 100)
     monkeypatch.setenv("TORCH_DEVICE", "cpu")
     assert ezpz.get_max_memory_reserved() == 7  # no allocator of torch's own there

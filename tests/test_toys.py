@@ -91,7 +91,7 @@ INSIDE = """
 import os
 from ezpz.cluster import Allocation, detect
 from ezpz.cluster.devices.grants import strangers
-from ezpz.dist import local_rendezvous, rendezvous
+from ezpz.dist import rendezvous
 from ezpz.launch import wall
 from ezpz.launch.contract import inherited
 from ezpz.launch.run.rollcall import _usual_cause
@@ -101,10 +101,10 @@ assert wall.ends({"TOY_JOB": "7", "EZPZ_JOBID": "7", "EZPZ_JOB_END": "1795289400
 assert wall._main("toybatch", "7") == 0  # prints the end
 one, other = {"TOY_JOB": "7"}, {"TOY_JOB": "8"}
 assert rendezvous._hashed(one) != rendezvous._hashed(other)
-assert local_rendezvous.key(one) != local_rendezvous.key(other)
+assert rendezvous.key(one) != rendezvous.key(other)
 tasks = [{"TOY_JOB": "7", "TOY_INDEX": index} for index in "12"]  # two tasks of an array, which share a job id
 assert len({rendezvous._hashed(task) for task in (one, *tasks)}) == 3
-assert len({local_rendezvous.key(task) for task in (one, *tasks)}) == 3
+assert len({rendezvous.key(task) for task in (one, *tasks)}) == 3
 assert "OMP_NUM_THREADS" not in inherited({"TOY_JOB": "7", "TOY_CPUS": "64", "OMP_NUM_THREADS": "64"})
 assert inherited({"TOY_CPUS": "64", "OMP_NUM_THREADS": "64"})["OMP_NUM_THREADS"] == "64"
 assert "a ToyBatch job" in strangers({"TOY_DEVICES": "4"}, Allocation("none", "", ("a",)))[0]

@@ -106,7 +106,7 @@ def install(monkeypatch, *, hip=None, vendor="", version="2.13.0", dist=None, na
     torch.distributed = dist or distributed(torch.calls)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "torch.distributed", torch.distributed)
-    monkeypatch.setattr("ezpz.dist.device_type._bound", None)  # what another test has bound: a process binds once
+    monkeypatch.setattr("ezpz.dist.device._bound", None)  # what another test has bound: a process binds once
     return torch
 
 

@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).with_name("outoftree")))
 import hostram
 
 import ezpz
-from ezpz.dist import accelerator, device_type, support
+from ezpz.dist import device as devices
+from ezpz.dist import support
 
 compiled = hostram.register()
 STEPS, BATCH = 6, 8
@@ -40,7 +41,7 @@ def test_it_is_chosen_bound_and_served_by_its_own_backend(device, monkeypatch):
     assert (ezpz.get_torch_device_type(), ezpz.get_torch_backend()) == ("hostram", "ramccl")
     assert dist.get_backend_config() == "cpu:gloo,hostram:ramccl"
     monkeypatch.delenv("TORCH_DEVICE")
-    kinds = device_type.device_types()
+    kinds = devices.device_types()
     assert kinds.index("xpu") < kinds.index("hostram") < kinds.index("mps")
 
 
@@ -71,15 +72,15 @@ def test_a_mesh_of_two_dimensions_works_though_the_backend_cannot_split(device):
 
 
 def test_the_guarded_calls_ask_its_module_and_miss_nothing(device):
-    before = accelerator.memory_allocated()
+    before = devices.memory_allocated()
     block = torch.empty(1000, device=device)
-    assert accelerator.memory_allocated() - before == block.numel() * 4
-    accelerator.synchronize()
-    accelerator.reset_peak_memory()
-    accelerator.empty_cache()
-    assert accelerator.get_device_properties() == {"name": "hostram", "total_memory": 0}
-    assert accelerator.max_memory_allocated() == 0
-    assert accelerator.is_bf16_supported()
+    assert devices.memory_allocated() - before == block.numel() * 4
+    devices.synchronize()
+    devices.reset_peak_memory()
+    devices.empty_cache()
+    assert devices.get_device_properties() == {"name": "hostram", "total_memory": 0}
+    assert devices.max_memory_allocated() == 0
+    assert devices.is_bf16_supported()
 
 
 class Tied(torch.nn.Module):

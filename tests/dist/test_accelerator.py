@@ -11,7 +11,7 @@ import pytest
 from fake_torch import Event, be_rank, install
 
 import ezpz
-from ezpz.dist import accelerator, device, device_type, host_memory
+from ezpz.dist import device, host_memory
 
 MB = 1_000_000
 
@@ -20,7 +20,7 @@ MB = 1_000_000
 def _nothing_is_told(monkeypatch):
     for name in ("TORCH_DEVICE", "CUDA_VISIBLE_DEVICES", "EZPZ_OVERSUBSCRIBE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(device_type, "_bound", None)
+    monkeypatch.setattr(device, "_bound", None)
     be_rank(monkeypatch, 0, 1)
 
 
@@ -31,30 +31,30 @@ def on_cpu(monkeypatch):
 
 def everything(where=None):
     return {
-        "synchronize": accelerator.synchronize(where),
-        "memory_allocated": accelerator.memory_allocated(where),
-        "max_memory_allocated": accelerator.max_memory_allocated(where),
-        "reset_peak_memory": accelerator.reset_peak_memory(where),
-        "total_memory": accelerator.total_memory(where),
-        "device_name": accelerator.device_name(where),
-        "empty_cache": accelerator.empty_cache(),
-        "bf16": accelerator.is_bf16_supported(where),
-        "event": accelerator.make_event(),
+        "synchronize": device.synchronize(where),
+        "memory_allocated": device.memory_allocated(where),
+        "max_memory_allocated": device.max_memory_allocated(where),
+        "reset_peak_memory": device.reset_peak_memory(where),
+        "total_memory": device.total_memory(where),
+        "device_name": device.device_name(where),
+        "empty_cache": device.empty_cache(),
+        "bf16": device.is_bf16_supported(where),
+        "event": device.make_event(),
     }
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
 def test_a_cpus_memory_is_that_of_the_process(on_cpu):
-    before = accelerator.memory_allocated()
+    before = device.memory_allocated()
     block = bytearray(os.urandom(1024)) * (80 * 1024)
-    assert accelerator.memory_allocated() - before == pytest.approx(80 * 2**20, rel=0.1)
-    assert accelerator.max_memory_allocated() >= accelerator.memory_allocated() - MB
-    assert accelerator.total_memory() > accelerator.memory_allocated()
+    assert device.memory_allocated() - before == pytest.approx(80 * 2**20, rel=0.1)
+    assert device.max_memory_allocated() >= device.memory_allocated() - MB
+    assert device.total_memory() > device.memory_allocated()
     del block
-    assert accelerator.max_memory_allocated() - accelerator.memory_allocated() > 60 * MB
+    assert device.max_memory_allocated() - device.memory_allocated() > 60 * MB
     if not host_memory.reset_peak():
         pytest.skip("this kernel lets no process reset its peak")
-    assert accelerator.max_memory_allocated() - accelerator.memory_allocated() < 20 * MB
+    assert device.max_memory_allocated() - device.memory_allocated() < 20 * MB
 
 
 def test_every_call_works_on_a_cpu(on_cpu):
@@ -62,7 +62,7 @@ def test_every_call_works_on_a_cpu(on_cpu):
     assert told["device_name"]
     assert told["bf16"] is True
     assert told["event"] is None
-    assert set(accelerator.get_device_properties()) == {"name", "total_memory"}
+    assert set(device.get_device_properties()) == {"name", "total_memory"}
 
 
 def test_the_cpus_model_is_the_kernels_or_else_the_architecture(monkeypatch, tmp_path):
@@ -120,16 +120,16 @@ def test_an_accelerators_own_module_is_asked_about_this_ranks_device(monkeypatch
     assert isinstance(told["event"], Event)
     assert told["event"].enable_timing
     assert torch.calls == [(kind, "synchronize", "3"), (kind, "reset_peak_memory_stats", "3"), (kind, "empty_cache")]
-    assert accelerator.memory_allocated(f"{kind}:1") == 101
-    assert accelerator.get_device_properties(2) == {"name": "Fast Device 9000", "total_memory": 4096, "major": 8}
+    assert device.memory_allocated(f"{kind}:1") == 101
+    assert device.get_device_properties(2) == {"name": "Fast Device 9000", "total_memory": 4096, "major": 8}
 
 
 def test_a_gpu_that_only_emulates_bf16_does_not_support_it(monkeypatch):
     torch = install(monkeypatch, cuda=1)
     torch.cuda.get_device_properties = lambda index: types.SimpleNamespace(major=7)
-    assert accelerator.is_bf16_supported() is False
+    assert device.is_bf16_supported() is False
     torch.version.hip = "6.4"
-    assert accelerator.is_bf16_supported() is True
+    assert device.is_bf16_supported() is True
 
 
 def test_mps_is_asked_in_its_own_words(monkeypatch):
@@ -140,7 +140,7 @@ def test_mps_is_asked_in_its_own_words(monkeypatch):
     assert isinstance(told["event"], Event)
     assert torch.calls == [("mps", "synchronize"), ("mps", "empty_cache")]
     torch.backends.mps.get_name = lambda: "Apple M4"
-    assert accelerator.get_device_properties() == {"name": "Apple M4", "total_memory": 33}
+    assert device.get_device_properties() == {"name": "Apple M4", "total_memory": 33}
 
 
 def test_what_a_vendors_module_lacks_is_nothing_and_no_attribute_error(monkeypatch):
@@ -152,14 +152,14 @@ def test_what_a_vendors_module_lacks_is_nothing_and_no_attribute_error(monkeypat
     assert told["device_name"] == "npu"
     torch.npu.mem_get_info = lambda index: (10, 64)
     torch.npu.get_amp_supported_dtype = lambda: [torch.bfloat16]
-    assert accelerator.total_memory() == 64
-    assert accelerator.is_bf16_supported() is True
+    assert device.total_memory() == 64
+    assert device.is_bf16_supported() is True
 
 
 def test_synchronize_probes_nothing_once_the_device_is_bound(monkeypatch):
     torch = install(monkeypatch, cuda=1)
     device.bind_device(torch.device("cuda", 0))
-    monkeypatch.setattr(accelerator, "get_torch_device_type", None)
+    monkeypatch.setattr(device, "get_torch_device_type", None)
     torch.cuda.is_available = None
     device.synchronize()
     assert torch.calls == [("cuda", "set_device", "cuda:0"), ("cuda", "synchronize", "0")]
@@ -167,7 +167,7 @@ def test_synchronize_probes_nothing_once_the_device_is_bound(monkeypatch):
 
 def test_synchronize_without_torch_returns_without_loading_it(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    accelerator.synchronize()
+    device.synchronize()
     assert "torch" not in sys.modules
 
 

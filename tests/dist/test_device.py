@@ -7,7 +7,7 @@ import sys
 import pytest
 from fake_torch import be_rank, distributed, install
 
-from ezpz.dist import backend, device, device_type
+from ezpz.dist import backend, device
 from ezpz.errors import MachineError, UsageError
 
 MASKS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
@@ -17,11 +17,11 @@ MASKS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", 
 def _nothing_is_told(monkeypatch):
     for name in (*MASKS, "TORCH_DEVICE", "TORCH_BACKEND", "EZPZ_OVERSUBSCRIBE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(device_type, "_bound", None)
+    monkeypatch.setattr(device, "_bound", None)
 
 
 def chosen():
-    return device.get_torch_device_type(), str(device.device()), device.get_torch_backend()
+    return device.get_torch_device_type(), str(device.device()), backend.get_torch_backend()
 
 
 THERE = [
@@ -81,7 +81,7 @@ def test_a_launch_that_was_told_to_share_deals_devices_in_blocks_over_gloo(monke
         be_rank(monkeypatch, local, 5)
         dealt.append(str(device.device()))
     assert dealt == ["cuda:0"] * 3 + ["cuda:1"] * 2
-    assert device.get_torch_backend() == "gloo"
+    assert backend.get_torch_backend() == "gloo"
 
 
 def test_sharing_that_nobody_needs_changes_nothing(monkeypatch):
@@ -123,7 +123,7 @@ def test_a_vendors_registered_device_comes_before_mps_with_the_backend_that_it_r
     npu(monkeypatch, npu=8, mps=1)
     be_rank(monkeypatch, 5, 8)
     assert chosen() == ("npu", "npu:5", "hccl")
-    assert device.group_backend("hccl", "npu") == "cpu:gloo,npu:hccl"
+    assert backend.group_backend("hccl", "npu") == "cpu:gloo,npu:hccl"
     monkeypatch.setenv("TORCH_DEVICE", "npu:1")
     assert str(device.device()) == "npu:1"
 
@@ -133,20 +133,20 @@ def test_a_vendors_device_counts_only_when_it_is_available_and_has_a_name(monkey
     assert chosen() == ("cpu", "cpu", "gloo")
     torch = install(monkeypatch)
     torch.privateuseone = torch.cuda
-    assert "privateuseone" not in device_type.device_types()
+    assert "privateuseone" not in device.device_types()
 
 
 def test_a_vendors_device_without_a_backend_says_what_to_import(monkeypatch):
     install(monkeypatch, vendor="npu", npu=1)
     with pytest.raises(MachineError, match="no collective backend for npu"):
-        device.get_torch_backend()
+        backend.get_torch_backend()
 
 
 @pytest.fixture
 def rocm(monkeypatch, tmp_path):
     driver = tmp_path / "kfd"
     driver.touch()
-    monkeypatch.setattr(device_type, "_AMD_DRIVER", driver)
+    monkeypatch.setattr(device, "_AMD_DRIVER", driver)
     install(monkeypatch, hip="6.4")
     return driver
 
@@ -283,12 +283,12 @@ def test_accelerators_get_gloo_beside_their_own_backend(subtests, monkeypatch):
     for name, kind, expected in BESIDE_GLOO:
         with subtests.test(name=name, kind=kind), monkeypatch.context() as patch:
             install(patch)
-            assert device.group_backend(name, kind) == expected
+            assert backend.group_backend(name, kind) == expected
 
 
 def test_a_torch_without_gloo_for_mps_is_not_asked_for_it(monkeypatch):
     install(monkeypatch).distributed.Backend.default_device_backend_map.pop("mps")
-    assert device.group_backend("gloo", "mps") == "gloo"
+    assert backend.group_backend("gloo", "mps") == "gloo"
 
 
 BOUND = [
@@ -308,7 +308,7 @@ def test_the_group_is_bound_to_accelerators_with_an_index_alone(subtests, monkey
     for index, name, bound in BOUND:
         with subtests.test(index=index, backend=name), monkeypatch.context() as patch:
             torch = install(patch, cuda=2, xpu=2)
-            assert device.device_id_for_group(torch.device(index), name) == (torch.device(bound) if bound else None)
+            assert backend.device_id_for_group(torch.device(index), name) == (torch.device(bound) if bound else None)
 
 
 def test_a_mask_per_tile_is_warned_of_once_per_host_because_xccl_would_hang(monkeypatch, capsys):
@@ -316,11 +316,11 @@ def test_a_mask_per_tile_is_warned_of_once_per_host_because_xccl_would_hang(monk
     monkeypatch.setenv("ZE_AFFINITY_MASK", "1")
     for local in range(3):
         be_rank(monkeypatch, local, 3)
-        device.device_id_for_group(torch.device("xpu", 0), "xccl")
+        backend.device_id_for_group(torch.device("xpu", 0), "xccl")
     assert capsys.readouterr().out.count("unset ZE_AFFINITY_MASK") == 1
     torch.xpu.device_count = lambda: 3
     be_rank(monkeypatch, 0, 3)
-    device.device_id_for_group(torch.device("xpu", 0), "xccl")
+    backend.device_id_for_group(torch.device("xpu", 0), "xccl")
     assert not capsys.readouterr().out
 
 
@@ -328,22 +328,22 @@ def test_xpu_without_any_backend_says_what_to_install(monkeypatch):
     torch = install(monkeypatch, xpu=2, dist=distributed([], built_in=("gloo",)))
     monkeypatch.setitem(sys.modules, "oneccl_bindings_for_pytorch", None)
     with pytest.raises(MachineError, match=r"no collective backend for xpu.*gloo cannot move xpu tensors"):
-        device.get_torch_backend()
+        backend.get_torch_backend()
     torch.distributed.is_xccl_available = lambda: True
-    assert device.get_torch_backend() == "xccl"
+    assert backend.get_torch_backend() == "xccl"
 
 
 def test_ccl_counts_once_its_binding_imports(monkeypatch):
     install(monkeypatch, xpu=2, dist=distributed([], built_in=("gloo",), backends={"ccl": ["xpu"]}))
     monkeypatch.setitem(sys.modules, "oneccl_bindings_for_pytorch", object())
-    assert device.get_torch_backend() == "ccl"
+    assert backend.get_torch_backend() == "ccl"
     monkeypatch.setenv("TORCH_BACKEND", "ccl")
-    assert device.get_torch_backend() == "ccl"
+    assert backend.get_torch_backend() == "ccl"
 
 
 def test_cuda_without_nccl_uses_gloo_and_says_so(monkeypatch, capsys):
     install(monkeypatch, cuda=1, dist=distributed([], built_in=("gloo",)))
-    assert device.get_torch_backend() == "gloo"
+    assert backend.get_torch_backend() == "gloo"
     assert "no nccl" in capsys.readouterr().out
 
 
@@ -362,7 +362,7 @@ def test_a_backend_that_the_user_names_is_taken(subtests, monkeypatch):
         with subtests.test(wish=wish, **kinds), monkeypatch.context() as patch:
             install(patch, dist=distributed([], backends={"mycomm": ["cuda"]}), **kinds)
             patch.setenv("TORCH_BACKEND", wish)
-            assert device.get_torch_backend() == expected
+            assert backend.get_torch_backend() == expected
 
 
 CANNOT_BE = [
@@ -386,13 +386,13 @@ def test_a_backend_that_cannot_be_says_why(subtests, monkeypatch):
             patch.setitem(sys.modules, "oneccl_bindings_for_pytorch", None)
             patch.setenv("TORCH_BACKEND", wish)
             with pytest.raises(UsageError, match=error):
-                device.get_torch_backend()
+                backend.get_torch_backend()
 
 
 def test_gloo_for_xpu_is_obeyed_with_a_warning_of_what_will_fail(monkeypatch, capsys):
     install(monkeypatch, xpu=1)
     monkeypatch.setenv("TORCH_BACKEND", "gloo")
-    assert device.get_torch_backend() == "gloo"
+    assert backend.get_torch_backend() == "gloo"
     assert "collectives of xpu tensors will fail" in capsys.readouterr().out
 
 

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from ezpz.dist import local_rendezvous
+from ezpz.dist import rendezvous
 from ezpz.errors import RendezvousError
 
-KEY = [sys.executable, "-c", "import os; from ezpz.dist.local_rendezvous import key; print(key(os.environ))"]
+KEY = [sys.executable, "-c", "import os; from ezpz.dist.rendezvous import key; print(key(os.environ))"]
 
 
 def keys(script, env, count=2):
@@ -29,13 +29,13 @@ def test_ranks_of_one_starter_share_a_key_even_inside_shells_of_their_own(clean_
 
 
 def test_a_job_id_tells_jobs_apart():
-    assert local_rendezvous.key({"SLURM_JOB_ID": "1"}) != local_rendezvous.key({"SLURM_JOB_ID": "2"})
+    assert rendezvous.key({"SLURM_JOB_ID": "1"}) != rendezvous.key({"SLURM_JOB_ID": "2"})
 
 
 @pytest.fixture
 def point(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return local_rendezvous.Point("k")
+    return rendezvous.Point("k")
 
 
 def test_a_published_port_is_found_and_the_file_is_private(point):
@@ -61,11 +61,11 @@ def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
     folder = tmp_path / "ezpz-12345"
     folder.mkdir()
     with pytest.raises(RendezvousError, match="belongs to another user"):
-        local_rendezvous.Point("k")
+        rendezvous.Point("k")
 
 
 def test_a_temporary_folder_that_is_none_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
     with pytest.raises(RendezvousError, match="Set TMPDIR"):
-        local_rendezvous.Point("k")
+        rendezvous.Point("k")

@@ -6,7 +6,7 @@ import types
 import pytest
 from fake_torch import be_rank, install
 
-from ezpz.dist import device_type
+from ezpz.dist import device
 from ezpz.dist.peaks import TABLE, peak_flops
 from ezpz.errors import UsageError
 
@@ -23,7 +23,7 @@ def on(monkeypatch):
 
     for name in ("TORCH_DEVICE", "EZPZ_PEAK_FLOPS", "EZPZ_OVERSUBSCRIBE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(device_type, "_bound", None)
+    monkeypatch.setattr(device, "_bound", None)
     be_rank(monkeypatch, 0, 1)
     return become
 

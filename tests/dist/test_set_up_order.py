@@ -21,7 +21,7 @@ def calls(monkeypatch):
     monkeypatch.setattr(dist, "init_process_group", make_group)
     for name in ("MASTER_ADDR", "MASTER_PORT", "TORCH_DEVICE", "TORCH_BACKEND", "EZPZ_FLAVOUR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("ezpz.dist.device_type._bound", None)
+    monkeypatch.setattr("ezpz.dist.device._bound", None)
     be_rank(monkeypatch, 0, 1)
     return noted
 

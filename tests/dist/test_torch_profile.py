@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ezpz.dist import device_type  # noqa: E402  # after the check that torch is there
+from ezpz.dist import device  # noqa: E402  # after the check that torch is there
 from ezpz.errors import UsageError  # noqa: E402  # as above
 from ezpz.log import get_logger  # noqa: E402  # as above
 from ezpz.track.profiles.profiling import profile  # noqa: E402  # as above
@@ -129,8 +129,8 @@ class FakeMemory:
 @pytest.fixture
 def memory(monkeypatch):
     fake = FakeMemory()
-    monkeypatch.setattr(device_type, "accelerator_module", lambda _: SimpleNamespace(memory=fake))
-    monkeypatch.setattr(device_type, "get_torch_device_type", lambda: "cuda")
+    monkeypatch.setattr(device, "accelerator_module", lambda _: SimpleNamespace(memory=fake))
+    monkeypatch.setattr(device, "get_torch_device_type", lambda: "cuda")
     return fake
 
 

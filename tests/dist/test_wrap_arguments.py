@@ -136,10 +136,10 @@ def test_any_other_number_format_is_refused(subtests):
 
 
 def test_a_device_without_bfloat16_computes_in_float32_and_says_so_once(monkeypatch, caplog):
-    import ezpz.dist.accelerator
+    import ezpz.dist.device
 
-    monkeypatch.setattr(ezpz.dist.accelerator, "is_bf16_supported", lambda _: False)
-    monkeypatch.setattr(ezpz.dist.accelerator, "device_name", lambda _: "Tesla V100")
+    monkeypatch.setattr(ezpz.dist.device, "is_bf16_supported", lambda _: False)
+    monkeypatch.setattr(ezpz.dist.device, "device_name", lambda _: "Tesla V100")
     logger = logging.getLogger("ezpz.dist.precision")
     logger.addHandler(caplog.handler)
     try:

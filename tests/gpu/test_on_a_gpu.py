@@ -14,7 +14,7 @@ import torch
 
 import ezpz
 from ezpz.checkpoint import Checkpoints
-from ezpz.dist.accelerator import make_event
+from ezpz.dist.device import make_event
 from ezpz.models import LLAMA_SIZES, Llama
 from ezpz.train import Loop
 from lab import process

@@ -237,7 +237,7 @@ def setup_mlflow(project_name: str | None = None, **more: Any) -> None:
 
 def get_max_memory_allocated(device: Any = None) -> int:
     """Return ``max_memory_allocated`` in bytes."""
-    most: int = import_module("ezpz.dist.accelerator").max_memory_allocated(device)
+    most: int = import_module("ezpz.dist.device").max_memory_allocated(device)
     return most
 
 

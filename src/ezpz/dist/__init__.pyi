@@ -13,20 +13,19 @@ from ezpz.compat.dist_names import write_hostfile_from_list_of_hosts as write_ho
 from ezpz.compat.dist_names import write_localhost_to_hostfile as write_localhost_to_hostfile
 from ezpz.compat.module_names import TORCH_DTYPES_MAP as TORCH_DTYPES_MAP, check as check
 from ezpz.compat.module_names import get_memory_metrics as get_memory_metrics
-from ezpz.dist.accelerator import device_name as device_name, empty_cache as empty_cache
-from ezpz.dist.accelerator import get_device_properties as get_device_properties, is_bf16_supported as is_bf16_supported
-from ezpz.dist.accelerator import make_event as make_event, max_memory_allocated as max_memory_allocated
-from ezpz.dist.accelerator import memory_allocated as memory_allocated, reset_peak_memory as reset_peak_memory
-from ezpz.dist.accelerator import synchronize as synchronize, total_memory as total_memory
 from ezpz.dist.adamw import decay_groups as decay_groups, make_adamw as make_adamw
 from ezpz.dist.backend import get_torch_backend as get_torch_backend
 from ezpz.dist.clip import clip_grad_norm_ as clip_grad_norm_
 from ezpz.dist.collectives import all_ranks_agree as all_ranks_agree, all_reduce as all_reduce, barrier as barrier
-from ezpz.dist.collectives import broadcast as broadcast, gather_objects as gather_objects
+from ezpz.dist.collectives import broadcast as broadcast, gather_objects as gather_objects, set_timeout as set_timeout
 from ezpz.dist.debugger import breakpoint as breakpoint
 from ezpz.dist.deepspeed import load_ds_config as load_ds_config
-from ezpz.dist.device import get_torch_device as get_torch_device
-from ezpz.dist.device_type import get_torch_device_type as get_torch_device_type
+from ezpz.dist.device import device_name as device_name, empty_cache as empty_cache
+from ezpz.dist.device import get_device_properties as get_device_properties, get_torch_device as get_torch_device
+from ezpz.dist.device import get_torch_device_type as get_torch_device_type, is_bf16_supported as is_bf16_supported
+from ezpz.dist.device import make_event as make_event, max_memory_allocated as max_memory_allocated
+from ezpz.dist.device import memory_allocated as memory_allocated, reset_peak_memory as reset_peak_memory
+from ezpz.dist.device import synchronize as synchronize, total_memory as total_memory
 from ezpz.dist.ending import cleanup as cleanup
 from ezpz.dist.info import get_dist_info as get_dist_info, log_dict_as_bulleted_list as log_dict_as_bulleted_list
 from ezpz.dist.info import print_dist_setup as print_dist_setup
@@ -57,7 +56,6 @@ from ezpz.dist.sharding import make_optimizer as make_optimizer
 from ezpz.dist.startup import setup_torch as setup_torch
 from ezpz.dist.tensor_parallel import check_divisible as check_divisible, llama_plan as llama_plan
 from ezpz.dist.tensor_parallel import loss_parallel as loss_parallel
-from ezpz.dist.timeouts import set_timeout as set_timeout
 from ezpz.dist.timing import timeit as timeit, timeitlogit as timeitlogit
 from ezpz.dist.weighting import accumulating as accumulating, scale_loss as scale_loss
 from ezpz.dist.wrap import wrap_model as wrap_model

@@ -6,7 +6,7 @@ are understood.
 
 from __future__ import annotations
 
-from ezpz.dist.device import BACKENDS
+from ezpz.dist.backend import BACKENDS
 from ezpz.errors import UsageError
 
 _FRAMEWORKS = {"pytorch", "torch", "pt"}

@@ -7,15 +7,21 @@ TORCH_BACKEND=cpu:gloo,cuda:nccl        one for each type of device
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.device_type import DEVICE_TYPES, get_torch_device_type, is_shared
+from ezpz.dist.device import DEVICE_TYPES, accelerator_module, get_torch_device_type, is_shared
+from ezpz.dist.job import this_rank
 from ezpz.errors import MachineError, UsageError
 from ezpz.log import get_logger
+
+if TYPE_CHECKING:
+    import torch
 
 BACKENDS = ("gloo", "nccl", "xccl", "ccl", "mpi", "ucc")  # those that are known without asking torch
 _BUILT_IN = ("gloo", "nccl", "xccl", "mpi")  # torch tells by is_<name>_available() whether it was built with them
 _ADVICE = "Run `unset TORCH_BACKEND` to let the device decide."
+# Known to refuse or to ignore a bound device: gloo, mpi and ucc serve CPUs too, ccl came before torch had device_id.
+_UNBOUND = {"", "gloo", "mpi", "ucc", "ccl", "fake"}
 
 
 def get_torch_backend() -> str:
@@ -87,6 +93,23 @@ def group_backend(backend: str, kind: str) -> str:
         return f"cpu:gloo,{kind}:{backend}"
     # A plain "gloo" serves cpu and cuda alone; torch says since 2.8 that mps has it too.
     return "cpu:gloo,mps:gloo" if kind == "mps" and _defaults().get("mps") == "gloo" else "gloo"
+
+
+def device_id_for_group(own: torch.device, backend: str) -> torch.device | None:
+    """Return what to pass to ``init_process_group`` as ``device_id``, None where torch would refuse it.
+
+    Says once per host when the masks of its ranks are known to make the collectives of xccl hang.
+
+    Args:
+        own: The device of this rank.
+        backend: One name, or ``cpu:gloo,cuda:nccl``.
+    """
+    name = backend_for(backend, own.type)
+    if own.type == "xpu" and name == "xccl":
+        _warn_of_tile_masks()
+    if own.type in {"cpu", "mps"} or own.index is None or name in _UNBOUND:
+        return None
+    return own
 
 
 def _check_name(name: str, text: str, source: str) -> None:
@@ -175,3 +198,15 @@ def _distributed() -> Any:
     import torch.distributed as dist
 
     return dist
+
+
+def _warn_of_tile_masks() -> None:
+    """Say what oneCCL does with a mask per rank: it wants to see its neighbours' devices, and hangs (vllm PR 53076)."""
+    ranks, mask = this_rank(), os.environ.get("ZE_AFFINITY_MASK")
+    if mask is None or ranks.local_rank or ranks.local_world_size == 1 or accelerator_module("xpu").device_count() != 1:
+        return
+    get_logger(__name__).warning(
+        f"each of {ranks.local_world_size} ranks sees one xpu device (from ZE_AFFINITY_MASK={mask}); collectives of "
+        "xccl hang between ranks that do not see each other's device. Run `unset ZE_AFFINITY_MASK` and let ezpz "
+        "choose by local rank."
+    )

@@ -15,6 +15,7 @@ from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
     import torch
     from torch.distributed import ProcessGroup
@@ -252,3 +253,72 @@ def _device(dist: Any, group: ProcessGroup | None, tensor: Any) -> Any:
     from ezpz.dist.device import device as own_device
 
     return "cpu" if "cpu:" in served else own_device()
+
+
+def set_timeout(seconds: float) -> bool:
+    """Let the collectives of the default group and of the mesh's groups fail after so many seconds; all ranks call it.
+
+    It waits until all ranks have come, so that none still takes the longer time that it was given before. Groups that
+    were made for other things, such as writing checkpoints, keep theirs.
+
+    The first step is slow on purpose: kernels are compiled, connections are made, files are read for the first time.
+    After it a collective that waits for minutes waits for a rank that is gone, and a shorter time-out says so sooner.
+
+    Returns:
+        Whether every backend took it; those that cannot are named in the log.
+
+    Raises:
+        UsageError: The time is not positive.
+    """
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    from ezpz.log import get_logger
+
+    if seconds <= 0:
+        raise UsageError(f"unusable time-out of {seconds} seconds (from set_timeout); expected a positive number.")
+    if not dist.is_initialized() or dist.get_backend() == "fake":
+        return True
+    from ezpz.dist.device import synchronize
+
+    synchronize()
+    barrier()
+    refused = {name for group in _groups() for name in _set_timeout(group, timedelta(seconds=seconds))}
+    if refused:
+        get_logger(__name__).info(
+            f"the time-out of collectives stays as it is for {', '.join(sorted(refused))}: no such setting"
+        )
+    return not refused
+
+
+def _groups() -> list[ProcessGroup]:
+    import torch.distributed as dist
+
+    from ezpz.dist.mesh import get_mesh
+
+    mesh = get_mesh()
+    groups = [dist.group.WORLD, *(mesh.get_all_groups() if mesh is not None else [])]
+    return list({id(group): group for group in groups}.values())
+
+
+def _set_timeout(group: Any, timeout: timedelta) -> list[str]:
+    """Set the time-out of a group's backends; return the names of those that have none."""
+    import torch
+
+    refused = []
+    for pair in _backends_of(group):
+        device, _, name = pair.partition(":")
+        try:
+            # torch's own function knows nccl and gloo only, and warns of others.
+            group._get_backend(torch.device(device))._set_default_timeout(timeout)  # noqa: SLF001  # no public way
+        except (AttributeError, RuntimeError, NotImplementedError):
+            refused.append(name)
+    return refused
+
+
+def _backends_of(group: Any) -> list[str]:
+    """Return ``["cpu:gloo", "cuda:nccl"]``."""
+    import torch.distributed as dist
+
+    return [str(pair) for pair in dist.get_backend_config(group).split(",")]

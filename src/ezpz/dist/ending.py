@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ezpz.dist.device import advice_on_index
-from ezpz.dist.siblings import is_supervised
+from ezpz.dist.rendezvous import is_supervised
 from ezpz.errors import EzpzError
 from ezpz.files import write_whole
 from ezpz.log import get_logger

@@ -7,8 +7,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ezpz.dist.arguments import check_framework
+from ezpz.dist.backend import get_torch_backend
 from ezpz.dist.device import device as own_device
-from ezpz.dist.device import get_torch_backend, get_torch_device_type
+from ezpz.dist.device import get_torch_device_type
 from ezpz.dist.job import (
     get_gpus_per_node,
     get_hostname,

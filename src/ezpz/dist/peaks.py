@@ -14,7 +14,7 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ezpz.dist.accelerator import device_name, get_device_properties
+from ezpz.dist.device import device_name, get_device_properties
 from ezpz.errors import UsageError
 
 if TYPE_CHECKING:

@@ -64,7 +64,7 @@ def usable_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     wanted = resolve_dtype(dtype)
     if wanted != torch.bfloat16 or device.type == "cpu":
         return wanted
-    from ezpz.dist.accelerator import device_name, is_bf16_supported
+    from ezpz.dist.device import device_name, is_bf16_supported
 
     if is_bf16_supported(device):
         return wanted

@@ -11,24 +11,36 @@ In this order:
 
 Every rank writes its name into the store under a prefix of its own job, so that an error can say who is missing and a
 stranger who found the port is not counted.
+
+The private file is ``$TMPDIR/ezpz-<uid>/meeting-<key>``, readable by its owner alone, and holds ``<port> <pid of rank
+0>``.
+
+Hydra (MPICH, Intel MPI) and srun let the other ranks run when one has ended with an error, so that they would wait for
+it until time is up. But they start all ranks of a host as children of one process: when it has fewer, a rank is gone.
+Linux lists them:
+
+    /proc/4711/task/4711/children     4712 4713 4715                      (proc(5): children of one thread)
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 import zlib
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz import proc
 from ezpz.cluster.scheduler import schedulers
-from ezpz.dist import local_rendezvous
-from ezpz.dist.siblings import Siblings, is_supervised
-from ezpz.errors import RendezvousError, UsageError
-from ezpz.ranks import FAMILIES
+from ezpz.errors import MachineError, RendezvousError, UsageError
+from ezpz.files import private_folder, write_whole
+from ezpz.ranks import FAMILIES, family_of, of_this_launch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
 
     import torch.distributed as dist
 
@@ -37,6 +49,8 @@ if TYPE_CHECKING:
 # Below the ports that Linux hands out for outgoing connections (32768 on), above the well-known ones.
 _FIRST_PORT, _PORTS = 20_000, 12_000
 _MOST_LOOKS = 1024  # ranks of a world in which each looks whether rank 0 listens
+# What only the environment of a rank has.
+_RANK_NAMES = tuple(f"\0{family.variables[0]}=".encode() for family in FAMILIES)
 
 
 # Stores stay open as long as the process: rank 0 would otherwise take one away under ranks that meet for a second time.
@@ -125,10 +139,10 @@ class _Patience:
 def _meet_on_one_host(ranks: Ranks, environ: Mapping[str, str], patience: _Patience) -> Met:
     import torch.distributed as dist
 
-    key = local_rendezvous.key(environ)
-    if key in _published:
-        return _check_in(_opened[_published[key]], key, ranks, _published[key], patience)
-    with local_rendezvous.Point(key) as point:
+    start = key(environ)
+    if start in _published:
+        return _check_in(_opened[_published[start]], start, ranks, _published[start], patience)
+    with Point(start) as point:
         if ranks.rank == 0:
             store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=patience.left(1.0), wait_for_workers=False)
             point.publish(store.port)
@@ -137,8 +151,8 @@ def _meet_on_one_host(ranks: Ranks, environ: Mapping[str, str], patience: _Patie
             port = point.wait(patience.deadline, patience.check)
             address = Address("127.0.0.1", port, f"published by rank 0 in {point.path}", listens=False)
             store = _open(address, patience)
-        _opened[address], _published[key] = store, address
-        met = _check_in(store, key, ranks, address, patience)
+        _opened[address], _published[start] = store, address
+        met = _check_in(store, start, ranks, address, patience)
         if ranks.rank == 0:
             point.remove()
             met.store.set("removed", "1")
@@ -315,3 +329,124 @@ def _missing(store: dist.Store, ranks: Ranks) -> str:
     return (
         f"{len(absent)} of {ranks.world_size} ranks never came: {shown}" if absent else "rank 0 did not answer in time"
     )
+
+
+def key(environ: Mapping[str, str]) -> str:
+    """Return a name that is common to the ranks of this start and to no others.
+
+    It is made of the names of job and start and of the nearest process above that is no rank itself: ranks may be
+    wrapped in shells of their own, so the parent alone is not common to them.
+    """
+    jobs = (name for one in schedulers() for name in (*one.job_variables, *one.array_variables))
+    starts = (family.start_variable for family in FAMILIES)
+    names = " ".join(f"{name}={environ[name]}" for name in dict.fromkeys((*jobs, *starts)) if name in environ)
+    pid, start = starter()
+    return f"{zlib.crc32(f'{names} {pid}@{start}'.encode()):08x}"
+
+
+class Point:
+    """A place to meet; a context manager so that rank 0 never leaves the file behind."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            folder = private_folder()
+        except MachineError as error:
+            raise RendezvousError(str(error)) from None
+        self.path = Path(folder) / f"meeting-{name}"
+        self._published = False
+
+    def publish(self, port: int) -> None:
+        """Write the port so that readers see the whole line or nothing."""
+        write_whole(self.path, f"{port} {os.getpid()}\n")
+        self._published = True
+
+    def wait(self, deadline: float, check: Callable[[], object] = bool) -> int:
+        """Return the port when rank 0 has published it.
+
+        Args:
+            deadline: By ``time.monotonic()``.
+            check: Called now and then; raises when waiting is in vain.
+
+        Raises:
+            RendezvousError: Nothing was published in time.
+        """
+        while time.monotonic() < deadline:
+            try:
+                port, pid = self.path.read_text(encoding="utf-8").split()
+            except FileNotFoundError:
+                pass
+            else:
+                if _alive(int(pid)):  # else a leftover of a rank 0 that was killed
+                    return int(port)
+            check()
+            time.sleep(0.02)
+        raise RendezvousError(
+            f"rank 0 published no port in {self.path} in time (from a launcher that sets no MASTER_ADDR); expected all "
+            "ranks on one host. Start the ranks with `ezpz launch`, or set MASTER_ADDR and MASTER_PORT."
+        )
+
+    def remove(self) -> None:
+        """Take the file away, when this process wrote it."""
+        if self._published:
+            self.path.unlink(missing_ok=True)
+            self._published = False
+
+    def __enter__(self) -> Point:  # noqa: PYI034  # Self needs Python 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def is_supervised(environ: Mapping[str, str]) -> bool:
+    """Tell whether `ezpz launch` or torchrun's agent looks after this rank, and ends it when another one fails."""
+    by_us = of_this_launch(environ) and "EZPZ_SOCKET" in environ  # a line that was pasted by hand has no agent
+    return by_us or environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def starter() -> tuple[int, str]:
+    """Return pid and start time of the nearest process above that is no rank itself; "" for the time without /proc.
+
+    Ranks may be wrapped in shells of their own, so the parent alone is not common to them.
+    """
+    pid = os.getppid()
+    while pid > 1:
+        process = proc.stat(pid)
+        if process is None:
+            return pid, ""
+        environ = proc.environ(pid)
+        if not any(name in environ for name in _RANK_NAMES):
+            return pid, process.start
+        pid = process.parent
+    return pid, ""
+
+
+class Siblings:
+    """The ranks of this host, as the process that started them has them as children."""
+
+    def __init__(self, ranks: Ranks, environ: Mapping[str, str]) -> None:
+        self._expected = ranks.local_world_size
+        family = None if is_supervised(environ) else family_of(ranks)
+        expected = family.careless_starter if family else ""
+        pid = starter()[0] if expected else 0
+        # In a container a rank's starter may be another program, with one child for each rank.
+        self._starter = pid if expected and proc.name(pid) == expected else 0
+
+    def missing(self) -> int:
+        """Return how many ranks of this host have ended; 0 where that is unknown."""
+        if not self._starter:
+            return 0
+        living = sum(proc.start_time(pid) != "" for pid in proc.children(self._starter) or ())
+        return max(0, self._expected - living) if living else 0

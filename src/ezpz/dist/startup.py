@@ -10,21 +10,14 @@ from typing import TYPE_CHECKING, Any
 from ezpz.dist import ending
 from ezpz.dist.arguments import split_backend, whole_port
 from ezpz.dist.arrivals import report_arrivals
-from ezpz.dist.device import (
-    bind_device,
-    check_backend,
-    choose_device,
-    device_id_for_group,
-    get_torch_backend,
-    group_backend,
-)
+from ezpz.dist.backend import check_backend, device_id_for_group, get_torch_backend, group_backend
+from ezpz.dist.device import bind_device, choose_device
 from ezpz.dist.device import device as own_device
 from ezpz.dist.ending import answer_requests
 from ezpz.dist.failure_watch import join
 from ezpz.dist.job import this_rank
-from ezpz.dist.rendezvous import meet
+from ezpz.dist.rendezvous import is_supervised, meet
 from ezpz.dist.seeds import keep_run_seed, seed_everything
-from ezpz.dist.siblings import is_supervised
 from ezpz.dist.verify_world import check_group, check_mpi, check_plan
 from ezpz.errors import MachineError, UsageError
 from ezpz.log import get_logger

@@ -13,8 +13,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ezpz.dist.accelerator import make_event, synchronize
-from ezpz.dist.device_type import get_torch_device_type
+from ezpz.dist.device import get_torch_device_type, make_event, synchronize
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -159,7 +159,7 @@ def _random_states(device: Any) -> Iterator[None]:
     """Put the random states of this process back, whatever happens in between."""
     import torch
 
-    from ezpz.dist.device_type import accelerator_module
+    from ezpz.dist.device import accelerator_module
 
     numpy: Any = sys.modules.get("numpy")
     pairs: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [

@@ -132,7 +132,7 @@ class Trace(Recorder):
         Raises:
             OSError: The disk refuses.
         """
-        from ezpz.dist.device_type import get_torch_device_type
+        from ezpz.dist.device import get_torch_device_type
 
         trace, table = (base.with_name(base.name + ending) for ending in (".json.gz", ".txt"))
         self._source.export_chrome_trace(str(trace))
@@ -155,7 +155,7 @@ class MemoryHistory(Recorder):
         """
         del number, first
         self.check()
-        from ezpz.dist.device_type import accelerator_module, get_torch_device_type
+        from ezpz.dist.device import accelerator_module, get_torch_device_type
 
         kind = get_torch_device_type()
         memory: Any = getattr(accelerator_module(kind), "memory", None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, MutableMapping
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.device_type import accelerator_module
+from ezpz.dist.device import accelerator_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
