@@ -121,14 +121,15 @@ BROKEN = {
     "HDF5 itself": ("dataset._attach = broken", {"train.h5"}, 1),
     "h5py": ("sys.modules['h5py'] = None", {"train.h5"}, 1),
     "findings": ("curves.curve_findings = broken", set(), 1),
-    "speed": ("writer.speed_of = broken", set(), 1),
+    "speed": ("speed.speed_of = broken", set(), 1),
     "the report": ("report.write_report = broken", {"report.html"}, 1),
     "all drawings": ("plots.draw_run = broken", {"report.html", "loss.txt", "loss.png"}, 1),
     "series": ("plots.numeric_series = broken", {"loss.txt", "loss.png"}, 1),
     "a text plot": ("plots.save_text = broken", {"loss.txt"}, 1),
     "pictures": ("plots.Pictures = broken", {"loss.png"}, 1),
-    "trackers": ("chosen.Trackers.finish = broken", set(), 0),
-    "the card": ("writer.show_card = broken", set(), 0),
+    "trackers": ("chosen.Trackers.finish, chosen.Trackers._at_exit = broken, print", set(), 0),
+    "a function of the user": ("own = broken", set(), 1),
+    "the card": ("card.show_card = broken", set(), 0),
     "the log": ("logging.Logger.info = broken", {"loss.png"}, 1),
     "facts": ("history.collect_facts = broken", set(), 0),
     "a tee": ("sys.stdout = Tee()", set(), 0),
@@ -144,7 +145,7 @@ BROKEN = {
 WITH_A_BROKEN_PART = """
 import logging, sys
 from ezpz import track
-from ezpz.track import curves, dataset, dispatch, growing, history, plots, report, seen, writer
+from ezpz.track import card, curves, dataset, dispatch, growing, history, plots, report, seen, speed, writer
 from ezpz.track.trackers import chosen
 def broken(*_, **__):
     raise ArithmeticError("no luck today")
@@ -156,8 +157,11 @@ class Raises(Tee):
     def write(self, text): raise KeyError(text)
 class Asked(Tee):
     def __getattr__(self, name): raise RuntimeError(name)
+def own(end):
+    end.paths["seen"] = end.folder
 exec(sys.argv[1])
-with track.History("train", "out") as run:
+with track.History("train", "out", trackers="csv") as run:
+    run.at_end(lambda end: own(end))
     for step in range(20):
         run.update({"loss": 1 / (step + 1), "dt": 1e-200, "sps": 5.0, "far": 1e308 * (-1) ** step})
     run.saw(20, seen.Seen(settings={"lr": 0.1}))
@@ -213,3 +217,62 @@ history.finalize(plots=False, show=False)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode().count("cannot hand on the row of step 0: ArithmeticError: no luck today") == 1
     assert open_dataset(tmp_path / "out" / "train.h5").sizes["draw"] == 5
+
+
+@pytest.mark.slow
+def test_functions_of_users_are_called_at_the_end_in_their_order_and_before_the_card(run_python, tmp_path):
+    code = """
+import ezpz
+def run(name, fails=False):
+    with ezpz.History(name, name) as history:
+        history.update({"loss": 0.5})
+        @history.at_end
+        def first(end):
+            print("first", end.name, end.state, sorted(end.paths), end.run.state, end.run.table.cells["loss"].values)
+            end.facts["mine"] = 7
+        history.at_end(lambda end: print("second", end.folder.name))
+        assert first.__name__ == "first"
+        for wrong in (None, "first"):
+            try:
+                history.at_end(wrong)
+            except ezpz.errors.TrackError as error:
+                assert "(from History.at_end); expected a function" in str(error)
+        if fails:
+            raise ValueError("no luck today")
+    return history
+history = run("good")
+try:
+    history.at_end(print)
+except ezpz.errors.TrackError as error:
+    assert "is finalized" in str(error)
+run("bad", fails=True)
+"""
+    done = run_python(code)
+    lines = done.stdout.decode().splitlines()
+    told = [line for line in lines if line.startswith(("first", "second", "── "))]
+    assert [line.split()[:3] for line in told] == [
+        ["first", "good", "finished"],
+        ["second", "good"],
+        ["──", "good", "finished:"],
+        ["first", "bad", "failed"],
+        ["second", "bad"],
+        ["──", "bad", "failed:"],
+    ], lines
+    assert "'report'" in told[0]
+    assert told[0].endswith("finished [0.5]")
+    assert [json.loads((tmp_path / name / "run.json").read_text())["mine"] for name in ("good", "bad")] == [7, 7]
+
+
+def test_a_history_imports_nothing_of_its_end_before_that(run_python):
+    """What only draws, shows or copies elsewhere is no part of a training."""
+    code = """
+import sys, ezpz
+history = ezpz.History("train", "out")
+for step in range(200):
+    history.update({"loss": 1.0})
+names = ("card", "curves", "plots", "pictures", "report", "terminal", "trackers", "wandb", "speed")
+assert not [name for name in sys.modules if name.startswith(tuple(f"ezpz.track.{name}" for name in names))]
+history.finalize(plots=False, show=False)
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr.decode()

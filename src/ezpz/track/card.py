@@ -14,30 +14,66 @@ A row without an answer is left out.
 
 from __future__ import annotations
 
+import logging
+import os
+import select
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ezpz.log import get_logger, write_later_lines
+from ezpz.records.run import RunRecord
 from ezpz.track.names import is_loss, is_step_time, is_validation, main_loss, words_of
 from ezpz.track.quantities import duration, number
 from ezpz.track.speed import speed_of, steady
 from ezpz.track.terminal.screen import Screen, look, say
 from ezpz.track.terminal.width import cleaned, columns
-from ezpz.visible import is_closed, shell_line
+from ezpz.visible import LINES, is_closed, shell_line, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ezpz.track.at_end import End
     from ezpz.track.run import Run
     from ezpz.track.table import Table
 
-__all__ = ["card", "near", "resume_words", "show_card"]
+__all__ = ["card", "near", "resume_words", "show_card", "show_end", "show_stopped"]
 
 _WIDEST = 80
 _LABEL = 12  # columns
 _COLORS = {"finished": 32, "exited": 33, "stopped": 33, "failed": 31, "died": 31}
 _RATES = {"tok/s": "tokens/s"}
 _MOST = 2  # validation losses, and accuracies
+_STUCK = 0.5  # seconds that a stream without a reader may delay the end of a run
+
+
+def show_end(end: End) -> None:
+    """Print the card of a run that has ended; a line of the log where nothing is to be shown, or there are no rows."""
+    logger = get_logger(__name__)
+    rows = 0 if end.rows is None else len(end.rows.rows)
+    if end.show and rows and logger.isEnabledFor(logging.INFO):
+        write_later_lines(_STUCK)
+        show_card(end.run, end.paths, ranks=end.rate_ranks)
+    else:
+        metrics = 0 if end.rows is None else len(end.rows.rows.cells)
+        logger.info(f"{rows} rows of {metrics} metrics in {end.folder}")
+
+
+def show_stopped(end: End) -> None:
+    """Write a short card past all buffers, one of which the signal may have interrupted; not where that waits."""
+    write_later_lines(_STUCK)
+    if not get_logger(__name__).isEnabledFor(logging.INFO):
+        return
+    at = f" at step {end.rows.rows.step_array[-1]}" if end.rows is not None and len(end.rows.rows) else ""
+    title = f"{end.name} stopped by {end.cause.partition(',')[0]}{at}"
+    rows = [("folder", near(end.folder)), *resume_words(end.folder, RunRecord.of(end.facts).argv)]
+    lines = [title + ("" if end.problems else "; its data is complete")]
+    lines += [f"  {label:12}{text}" for label, text in rows]
+    data = (visible("\n".join(lines), LINES) + "\n").encode(errors="replace")
+    with suppress(OSError, ValueError):
+        if select.select((), (1,), (), 0)[1]:
+            os.write(1, data[: select.PIPE_BUF])
 
 
 def show_card(run: Run, paths: Mapping[str, Path], *, ranks: int = 0) -> None:

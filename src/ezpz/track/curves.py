@@ -20,10 +20,11 @@ from ezpz.track.values import decode, encode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ezpz.track.at_end import End
     from ezpz.track.records import Row
     from ezpz.track.run import Run
 
-__all__ = ["curve_findings"]
+__all__ = ["curve_findings", "note_findings"]
 
 _STRETCH = 25  # rows whose median and spread a row is compared with: those of the stretch before its own
 _SPREADS = 12.0  # standard deviations, as the median absolute deviation tells them
@@ -69,6 +70,12 @@ def curve_findings(run: Run) -> list[dict[str, Any]]:
         if not is_validation(key):
             found += [each for each in (_spike(of_ranks), _still(of_ranks, world)) if each]
     return sorted([*found, *batch_findings(run)], key=lambda each: each["step"])
+
+
+def note_findings(end: End) -> None:
+    """Note in ``run.json`` what stands out in the losses."""
+    if end.rows is not None:
+        end.facts["findings"] = curve_findings(end.rows)
 
 
 def _is_curve(key: str) -> bool:

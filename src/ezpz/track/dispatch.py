@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ezpz.track import wandb
+from ezpz.track.at_end import everywhere
 from ezpz.track.device_metrics import Late
 
 if TYPE_CHECKING:
@@ -76,9 +76,10 @@ class Onward:
         if self._across is not None:
             self._across.add(step, values, weight)
         if self._writer is not None:
-            self._writer.trackers.log(step, values)
-            if wandb.run is not None:
-                wandb.log(step, values)
+            if self._writer.trackers is not None:
+                self._writer.trackers.log(step, values)
+            for copy in everywhere.values():
+                copy.log(step, values)
 
     def finish(self, *, hurry: bool) -> list[str]:
         """Pass on what is left, and on rank 0 wait for what others have on their way; not for long when in a hurry.

@@ -20,18 +20,19 @@ from ezpz.progress import Busy, records_in
 from ezpz.ranks import from_environ
 from ezpz.redact import redact_config
 from ezpz.track import compat_history, seen
+from ezpz.track.at_end import Part, choose_trackers
 from ezpz.track.dispatch import Onward, across_of
 from ezpz.track.facts import collect_facts, script_name, timeline
 from ezpz.track.folder import run_name, state_after
 from ezpz.track.guard import guarded, tell, undisturbed
-from ezpz.track.trackers import choose
 from ezpz.track.values import line, plain
 from ezpz.track.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from ezpz.track.at_end import End
     from ezpz.track.trackers import Tracker
     from ezpz.track.values import Value
 
@@ -157,7 +158,8 @@ class History(compat_history.OlderCalls):
         self._next_step = self._rows = 0
         self._made = time()
         if ranks.rank == 0:
-            chosen = choose(compat_history.trackers_of(older, trackers))  # a wrong name shall leave no folder behind
+            # A wrong name shall leave no folder behind.
+            chosen = choose_trackers(compat_history.trackers_of(older, trackers))
             facts: dict[str, object] = {}
             with guarded("collect the facts of this run"):
                 facts = collect_facts(os.environ, ranks, sys.argv)
@@ -403,6 +405,37 @@ class History(compat_history.OlderCalls):
         """
         if self._writer is not None:
             self._writer.rate_ranks = ranks
+
+    def at_end(self, function: Callable[[End], object]) -> Callable[[End], object]:
+        """Have a function called on rank 0 when the run ends, after its drawings and before its card.
+
+        `finalize` and the end of the block call it, whatever the state; a signal or a program that ends without
+        `finalize` does not. What it raises is one warning. Functions are called in the order of their registration.
+
+            @history.at_end
+            def copy(end):
+                shutil.copy(end.paths["report"], "/project/reports")
+
+        Args:
+            function: Takes an `ezpz.track.at_end.End`: ``name``, ``folder``, ``state``, ``paths``, ``run`` and more.
+
+        Returns:
+            The function.
+
+        Raises:
+            TrackError: It is no function, or the history was finalized.
+        """
+        if not callable(function):
+            raise TrackError(f"cannot call {function!r} at the end (from History.at_end); expected a function.")
+        if self._writer is not None:
+            if self._writer.ended:
+                raise TrackError(
+                    f"cannot call a function at the end of {self.outdir} (from History.at_end): it is finalized; "
+                    "expected no call after that. Register it earlier."
+                )
+            name = getattr(function, "__qualname__", type(function).__qualname__)
+            self._writer.at_end.append(Part(f"call {name} at the end of the run", function, ("own",)))
+        return function
 
     def finalize(
         self,

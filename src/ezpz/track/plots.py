@@ -25,9 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
+    from ezpz.track.at_end import End
     from ezpz.track.by_rank import Matrix
     from ezpz.track.run import Run
     from ezpz.track.series import Series
+
+
+def draw_end(end: End) -> None:
+    """Draw a run that ends."""
+    made, problems = draw_run(end.run, end.stamp, show=end.show, report=end.report)
+    end.paths.update(made)
+    end.problems += problems
 
 
 def draw_run(run: Run, stamp: str, *, show: bool, report: bool = True) -> tuple[dict[str, Path], list[str]]:

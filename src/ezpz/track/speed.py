@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ezpz.track.names import main_throughput, unit
 
 if TYPE_CHECKING:
+    from ezpz.track.at_end import End
     from ezpz.track.table import Table
 
 _SHARE = re.compile(r"_per_(gpu|device|rank)$")
@@ -58,6 +59,13 @@ def speed_of(table: Table) -> Speed | None:
         return None
     median = float(np.median(values))
     return Speed(name, 1 / median, "it/s", of_time) if of_time else Speed(name, median, unit(name), of_time)
+
+
+def note_speed(end: End) -> None:
+    """Note the speed of a run in ``run.json``, for who will not read its journal again."""
+    speed = speed_of(end.rows.table) if end.rows is not None else None
+    if speed is not None:
+        end.facts["speed"] = speed._asdict()
 
 
 def steady(rows: Table, name: str) -> Any:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz.log import get_logger
 from ezpz.ranks import from_environ
 from ezpz.redact import redact_argv, redact_config, redact_text
+from ezpz.track.at_end import everywhere
 from ezpz.track.facts import script_name
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def setup_wandb(
                 **({} if "settings" in more else mode_without_key()) | more,
             )
             run, _worker = (None if started is claimed else started), None
+            everywhere["wandb"] = sys.modules[__name__]
     # Anything may come: ImportError of it or of a library below it, its own errors without a network or a key.
     except Exception as error:  # noqa: BLE001
         logger.warning(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
-import select
 import sys
 import threading
 from contextlib import suppress
@@ -15,21 +13,17 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ezpz.errors import TrackError, UsageError
-from ezpz.log import get_logger, write_later_lines
+from ezpz.log import get_logger
 from ezpz.progress import Busy, has_spent, take_spent
-from ezpz.records.run import RunRecord
 from ezpz.save_requests import ending
-from ezpz.track import signals, wandb
-from ezpz.track.card import near, resume_words, show_card
+from ezpz.track import signals
+from ezpz.track.at_end import End, Part, call_parts, everywhere, start_trackers
 from ezpz.track.columns import ExportNames
 from ezpz.track.folder import RunFile, make_folder, state_after
 from ezpz.track.guard import guarded, undisturbed
 from ezpz.track.journal import Journal
-from ezpz.track.run import open_run, with_rows_of
-from ezpz.track.speed import speed_of
-from ezpz.track.trackers import About, Trackers
+from ezpz.track.run import open_run
 from ezpz.track.values import check_key
-from ezpz.visible import LINES, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +34,6 @@ if TYPE_CHECKING:
 
 _SECTIONS_EVERY = 1.0  # seconds between two records of what sections took
 _SECTIONS_LEAST = 0.001  # seconds: less is worth no record
-_STUCK = 0.5  # seconds that a stream without a reader may delay the end by a signal
 
 
 class Writer:
@@ -50,7 +43,8 @@ class Writer:
         folder: The run folder.
         paths: What has been written so far, by the names of `ezpz.track.History.paths`.
         journal: The open journal.
-        trackers: Copies at other places.
+        trackers: Copies at other places; None without any.
+        at_end: What is called at the end besides `ezpz.track.at_end.PARTS`.
         flush: Writes what the history still holds; set by the history, called before an unexpected end.
         leave: The same, and what other ranks have on their way; called when the program ends without `finish`. Returns
             what is missing, in sentences.
@@ -95,8 +89,10 @@ class Writer:
             self.journal = Journal(self.folder / "metrics.jsonl", self._move)
             began = {"attempt": self.journal.attempt, "started": started.isoformat(timespec="seconds")}
             self._run = RunFile(self.folder, name, {**began, **facts})
-            about = About(name, self.folder, self._config(), self._run.earlier_trackers(), self._stamp)
-            self.trackers = Trackers(list(trackers), about)
+            config, resumed = self._config(), self._run.earlier_trackers()
+            self._run.facts |= {"trackers": resumed} if resumed else {}
+            about = {"name": name, "folder": self.folder, "config": config, "resumed": resumed, "stamp": self._stamp}
+            self.trackers = start_trackers(trackers, about)
             self.save()
         except OSError as error:
             raise UsageError(
@@ -106,6 +102,7 @@ class Writer:
             ) from error
         self.paths: dict[str, Path] = {"run": self._run.path, "journal": self.folder / "metrics.jsonl"}
         self.ended = False
+        self.at_end: list[Part] = []
         self.rate_ranks = 0
         self._pid = os.getpid()
         self._come_first()
@@ -129,7 +126,8 @@ class Writer:
                 self.paths[name] = self.folder / path.relative_to(old)
             if not self.paths[name].exists():  # removed with the old folder
                 del self.paths[name]
-        self.trackers.move(self.folder)
+        if self.trackers is not None:
+            self.trackers.move(self.folder)
         if self._on_folder is not None:
             self._on_folder(self.folder)
 
@@ -194,8 +192,10 @@ class Writer:
         stored = self._run.facts.setdefault(what, {})
         stored.update(content)  # type: ignore[attr-defined]  # the dict of the line above
         if what == "config":
-            self.trackers.config(content)
-            wandb.config(content)
+            if self.trackers is not None:
+                self.trackers.config(content)
+            for copy in everywhere.values():
+                copy.config(content)
         try:
             self.save()
         except OSError as error:
@@ -210,17 +210,22 @@ class Writer:
         Raises:
             OSError: The file cannot be written.
         """
-        state = self.trackers.state
-        if state:
-            self._run.facts["trackers"] = state
+        self._note_trackers()
         self._run.save()
+
+    def _note_trackers(self) -> bool:
+        """Note what trackers have reported; tell whether that is new."""
+        state = self.trackers.state if self.trackers is not None else {}
+        if not state or state == self._run.facts.get("trackers"):
+            return False
+        self._run.facts["trackers"] = state
+        return True
 
     def look_after(self) -> None:
         """Write down what trackers have reported since, once per window; a full disk is reported elsewhere."""
-        state = self.trackers.state
-        if state and state != self._run.facts.get("trackers"):
+        if self._note_trackers():
             with suppress(OSError):
-                self.save()
+                self._run.save()
 
     def export(self, form: str = "h5") -> None:
         """Write the journal to the disk, and an export from it.
@@ -280,40 +285,48 @@ class Writer:
         """
         self.ended = True
         atexit.unregister(self._at_exit)
+        end = self._end(state, cause, list(missing))
+        end.report, end.show = report, show
         try:
-            run = self._finish_data(state, cause, list(missing), plots=plots, show=show, report=report)
-            with guarded("end the trackers"):
-                self.trackers.finish(state)
-            with guarded("show how the run ended"):
-                self._show_end(run, show=show)
+            self._finish_data(end, plots=plots)
+            self._end_trackers(state)
+            call_parts(end, "show")
         except BaseException as error:  # Ctrl-C: what is missing can be made later
             if self._run.facts["state"] == "running":
                 self._save_end(*_end_by(error))
             raise
 
-    def _finish_data(
-        self, state: str, cause: str, problems: list[str], *, plots: bool, show: bool, report: bool
-    ) -> Run | None:
-        """Complete the folder, and return the run that it holds."""
+    def _end(self, state: str, cause: str, problems: list[str]) -> End:
+        facts, paths = self._run.facts, self.paths
+        end = End(state, cause, folder=self.folder, facts=facts, paths=paths, problems=problems, read=self._read)
+        end.stamp, end.rate_ranks = self._stamp, self.rate_ranks
+        return end
+
+    def _finish_data(self, end: End, *, plots: bool) -> None:
+        """Complete the folder."""
+        problems = end.problems
         self._complete_journal(problems)
-        run: Run | None = None
         with guarded("read the journal", problems):
             run = self._read()
             len(run.rows)  # reads them
+            end.rows = run
             problems += self._changed_by_others(run)
             with guarded("write the HDF5 file", problems, hint=f". The rows are in {self.journal.path}."):
                 self._export(run)
-            with guarded("look at the losses", problems):
-                self._find(run)
-            with guarded("note the speed", problems):
-                self._note_speed(run)
-        self._save_end(state, problems, cause)
+            call_parts(end, "read")
+        self._save_end(end.state, problems, end.cause)
         signals.detach(self._at_signal)  # the data is complete now; the end of a run needs no picture
-        if plots and run is not None:  # without a journal there is nothing to draw: reported above
-            with guarded("draw the run", problems):
-                problems += self._draw(run, show=show, report=report)
-            self._save_end(state, problems, cause)
-        return run
+        plots = plots and end.rows is not None  # without a journal there is nothing to draw: reported above
+        if plots:
+            call_parts(end, "draw")
+        call_parts(end, "own", self.at_end)
+        if plots or self.at_end:
+            self._save_end(end.state, problems, end.cause)
+
+    def _end_trackers(self, state: str) -> None:
+        if self.trackers is not None:
+            with guarded("end the trackers"):
+                self.trackers.finish(state)
 
     def _complete_journal(self, problems: list[str]) -> None:
         """Write what is not in the journal yet, close it, and note what it lacks."""
@@ -322,16 +335,6 @@ class Writer:
         with guarded("close the journal", problems):
             self.journal.close()
         problems += self._losses()
-
-    def _show_end(self, run: Run | None, *, show: bool) -> None:
-        logger = get_logger(__name__)
-        rows = 0 if run is None else len(run.rows)
-        if show and rows and run is not None and logger.isEnabledFor(logging.INFO):
-            write_later_lines(_STUCK)
-            show_card(with_rows_of(self._read(), run), self.paths, ranks=self.rate_ranks)
-        else:
-            metrics = 0 if run is None else len(run.rows.cells)
-            logger.info(f"{rows} rows of {metrics} metrics in {self.folder}")
 
     def image(self) -> bytes:
         """Return the HDF5 file; one that is made in memory where it could not be written."""
@@ -342,18 +345,6 @@ class Writer:
 
         run = self._read()
         return dataset_image(run.rows, self._attributes(), run.windows)
-
-    def _find(self, run: Run) -> None:
-        """Note what stands out in the losses."""
-        from ezpz.track.curves import curve_findings
-
-        self._run.facts["findings"] = curve_findings(run)
-
-    def _note_speed(self, run: Run) -> None:
-        """Note the speed of the run, for who will not read its journal again."""
-        speed = speed_of(run.table)
-        if speed is not None:
-            self._run.facts["speed"] = speed._asdict()
 
     def _changed_by_others(self, run: Run) -> list[str]:
         """Say how many rows of this process somebody else has taken out of its journal."""
@@ -372,17 +363,10 @@ class Writer:
         get_logger(__name__).warning(f"{self.journal.path} is not complete: {problem}.")
         return [problem]
 
-    def _draw(self, run: Run, *, show: bool, report: bool) -> list[str]:
-        from ezpz.track.plots import draw_run
-
-        made, problems = draw_run(with_rows_of(self._read(), run), self._stamp, show=show, report=report)
-        self.paths.update(made)
-        return problems
-
     def _save_end(self, state: str, problems: list[str], cause: str = "") -> None:
         # The disk filled up: the journal's rows count, not this line about them.
         with guarded(f"write {self._run.path}", hint="; it still says 'running'."):
-            self._run.facts.update({"trackers": self.trackers.state} if self.trackers.state else {})
+            self._note_trackers()
             self._run.end(state, self.paths, problems, cause)
 
     def _at_signal(self, name: str) -> None:
@@ -394,7 +378,8 @@ class Writer:
     def _complete_at_signal(self, name: str) -> None:
         # Whatever fails here, such as a library that the signal has interrupted: the signal must be passed on.
         problems: list[str] = []
-        at = ""
+        reason = ", from the launcher or the scheduler" if name == "SIGTERM" else ""
+        end = self._end("stopped", name + reason, problems)
         if not self.ended:
             with guarded("write the last rows", problems):
                 self.journal.follow()
@@ -405,28 +390,14 @@ class Writer:
                 self.journal.sync()
         with guarded("write the HDF5 file", problems):
             run = self._read()
-            at = f" at step {run.rows.step_array[-1]}" if len(run.rows) else ""
+            len(run.rows)
+            end.rows = run
             self._export(run)
-            self._note_speed(run)
-        reason = ", from the launcher or the scheduler" if name == "SIGTERM" else ""
-        problems = [*self._losses(), *problems]
-        self._save_end("stopped", problems, name + reason)
-        with guarded("say that the run was stopped"):
-            write_later_lines(_STUCK)
-            self._say_stopped(f"{self._name} stopped by {name}{at}" + ("" if problems else "; its data is complete"))
-        with guarded("end the trackers"):
-            self.trackers.finish("stopped")
-
-    def _say_stopped(self, title: str) -> None:
-        """Write a short card past all buffers, one of which the signal may have interrupted; not where that waits."""
-        if not get_logger(__name__).isEnabledFor(logging.INFO):
-            return
-        rows = [("folder", near(self.folder)), *resume_words(self.folder, RunRecord.of(self._run.facts).argv)]
-        lines = [title, *(f"  {label:12}{text}" for label, text in rows)]
-        text = (visible("\n".join(lines), LINES) + "\n").encode(errors="replace")
-        with suppress(OSError, ValueError):
-            if select.select((), (1,), (), 0)[1]:
-                os.write(1, text[: select.PIPE_BUF])
+            call_parts(end, "stopped")
+        problems[:0] = self._losses()
+        self._save_end("stopped", problems, end.cause)
+        call_parts(end, "told")
+        self._end_trackers("stopped")
 
     def _at_exit(self) -> None:
         """Complete ``run.json`` when the program ends without `finish`; the journal is complete already.
@@ -455,8 +426,7 @@ class Writer:
                 problems += self._changed_by_others(run)
                 self._export(run)
         self._save_end(state, problems, cause)
-        with guarded("end the trackers"):
-            self.trackers.finish(state)
+        self._end_trackers(state)
         hint = "" if "dataset" in self.paths else f" `ezpz export {self.folder}` writes the HDF5 file."
         get_logger(__name__).info(
             f"{self.folder}: metrics.jsonl {whole}; History.finalize was not called, so nothing is drawn.{hint}"
