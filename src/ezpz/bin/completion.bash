@@ -98,8 +98,7 @@ _ezpz_options() { # VERB
     ;;
   benchmark)
     ezpz_words=''
-    ezpz_words+=' -h --help --run --preset --max-iters --max_iters --epochs --outdir --timeout --list --dry-run'
-    ezpz_words+=' --json'
+    ezpz_words+=' -h --help --run --preset --max-iters --max_iters --outdir --list --dry-run'
     ;;
   where)
     ezpz_words=''
@@ -209,9 +208,7 @@ _ezpz_value() { # VERB:OPTION
   benchmark:--run) ezpz_kind='words test_dist fsdp fsdp_tp vit llm gpt' ;;
   benchmark:--preset) ezpz_kind='nothing' ;;
   benchmark:--max-iters | benchmark:--max_iters) ezpz_kind='nothing' ;;
-  benchmark:--epochs) ezpz_kind='nothing' ;;
   benchmark:--outdir) ezpz_kind='folders' ;;
-  benchmark:--timeout) ezpz_kind='nothing' ;;
   doctor:--hosts) ezpz_kind='hosts' ;;
   doctor:--outdir) ezpz_kind='folders' ;;
   doctor:--bundle) ezpz_kind='files' ;;

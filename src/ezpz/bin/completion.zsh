@@ -317,15 +317,12 @@ _ezpz_arguments() { # VERB
       '(-h --help)-h[show this help message and exit]'
       '(-h --help)--help[show this help message and exit]'
       '(--run)--run[these trainers, in this order (test_dist, fsdp, fsdp_tp, vit, …]:run:(test_dist fsdp fsdp_tp vit llm gpt)'
-      '(--preset)--preset[the preset of every trainer]:preset: '
-      '(--max-iters --max_iters)--max-iters[train N steps instead of the preset'\''s own]:max-iters: '
-      '(--max-iters --max_iters)--max_iters[train N steps instead of the preset'\''s own]:max-iters: '
-      '(--epochs)--epochs[train N epochs instead of the preset'\''s own]:epochs: '
+      '(--preset)--preset[the preset of all]:preset: '
+      '(--max-iters --max_iters)--max-iters[train N steps]:max-iters: '
+      '(--max-iters --max_iters)--max_iters[train N steps]:max-iters: '
       '(--outdir)--outdir[a new or empty folder (outputs/benchmark/<time>)]:outdir:_files -/'
-      '(--timeout)--timeout[each trainer must have ended by then\: 90, 90s, 10m, 1h30m]:timeout: '
       '(--list)--list[show trainers and presets, and run nothing]'
       '(--dry-run)--dry-run[show the command lines, and run nothing]'
-      '(--json)--json[print benchmark.json instead of the table]'
     )
     ;;
   where)

@@ -41,12 +41,10 @@ def run(
     environ: Mapping[str, str] | None = None,
     timeout: float | None = None,
     stdout: IO[Any] | None = None,
-    *,
-    is_apart: bool = False,
 ) -> Ended:
     """Run a command to its end.
 
-    By default it stays in this process's group, so that a debugger in it can use the terminal. Where its environment
+    It stays in this process's group, so that a debugger in it can use the terminal. Where its environment
     has an ``EZPZ_LAUNCH_ID``, what it leaves behind is killed: below this process, and by that id (Linux).
 
     Args:
@@ -54,8 +52,6 @@ def run(
         environ: Its whole environment; this one by default.
         timeout: Seconds, or None.
         stdout: Where its output goes; as ours by default.
-        is_apart: Give it a session of its own, no input, and ``stdout`` for its errors too: Ctrl-C in the terminal then
-            reaches this process alone, which passes it on once.
     """
     own_id = (environ or {}).get("EZPZ_LAUNCH_ID", "")
     if own_id:
@@ -64,10 +60,7 @@ def run(
     child = subprocess.Popen(
         list(command),
         env=None if environ is None else dict(environ),
-        stdin=subprocess.DEVNULL if is_apart else None,
         stdout=stdout,
-        stderr=subprocess.STDOUT if is_apart else None,
-        start_new_session=is_apart,
         preexec_fn=process_tree.die_with_parent,  # noqa: PLW1509  # no thread runs here
     )
     stopped: list[int] = []
@@ -75,7 +68,7 @@ def run(
     def pass_on(number: int, _: FrameType | None) -> None:
         stopped.append(number)
         # Ctrl-C in a terminal has reached a child of this group already.
-        if is_apart or number != signal.SIGINT or not _in_foreground():
+        if number != signal.SIGINT or not _in_foreground():
             child.send_signal(number)
 
     handlers = {number: signal.signal(number, pass_on) for number in set(_PASSED_ON).difference(ignored())}
