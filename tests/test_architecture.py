@@ -38,6 +38,7 @@ LEAVES = {
     "redact",
     "register",
     "save_requests",
+    "tables",
     "visible",
 }
 # package -> packages of ezpz that it may import besides itself and the leaves (docs/architecture.md)
@@ -64,6 +65,7 @@ MAY_IMPORT = {
     "records": {"errors", "fields", "files"},
     "save_requests": {"errors", "progress"},
     "redact": set(),
+    "tables": {"fields", "visible"},
     "visible": set(),
     "cluster": LEAVES,
     "why": LEAVES,
@@ -100,6 +102,7 @@ STANDARD_ONLY = {
     "progress",
     "ranks",
     "save_requests",
+    "tables",
     "visible",
     "cluster",
     "launch",

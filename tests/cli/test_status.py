@@ -87,8 +87,9 @@ def test_jobs_and_launches_are_one_table_of_80_columns(user, tmp_path):
     user.launch("5f3a90c2aabb", job="12", run_folder=str(run))
     user.launch("77aa0000", 300, state="failed", ended=time.time() - 200, cause={"text": "rank 1 failed; stopping all"})
     text = user.status()
-    assert max(map(len, text.splitlines())) <= 80, text
     shown = text.splitlines()
+    assert max(map(len, (shown[0], *shown[2:]))) <= 80, text
+    assert shown[1].endswith("a long name " * 8 + "a long name"), text  # piped: nothing is cut
     assert shown[0].split() == ["JOB", "STATE", "HOSTS", "STEP", "LOSS", "TIME", "WHAT"]
     assert shown[1].startswith("13")
     assert "starts in 2.0 h" in shown[1]

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
-from ezpz.cli.columns import hanging
 from ezpz.cli_parser import option
 from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with
 from ezpz.fields import Record
 from ezpz.interpreter import module_line
 from ezpz.launch.options import count, word
+from ezpz.tables import hanging
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -154,7 +154,7 @@ def _choose(names: str | None, preset: str | None) -> list[Trainer]:
 
 
 def _benchmark(options: Namespace) -> int:
-    from ezpz.launch.planning import survey
+    from ezpz.launch.survey import survey
 
     chosen = _choose(options.run, options.preset)
     on_devices = survey(options.requests).devices.count > 0  # what does not fit ends here, before anything runs

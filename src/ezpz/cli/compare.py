@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb, whole_number
+from ezpz.tables import USUAL, screen_width
 from ezpz.track.terminal.screen import say
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from ezpz.track.compare.comparison import Comparison
     from ezpz.track.run import Run
 
-_NARROWEST, _USUAL, _WIDEST = 40, 80, 120
+_NARROWEST, _WIDEST = 40, 120
 _OPTIONS = (
     option("runs", nargs="+", metavar="RUN", help="a run folder, a wandb or TensorBoard folder, or a log"),
     option("--metric", metavar="KEY", help="what to compare (default: the loss)"),
@@ -27,7 +28,7 @@ _OPTIONS = (
         "--width",
         type=whole_number(_NARROWEST),
         metavar="N",
-        help=f"columns, {_NARROWEST} or more (default: the terminal's, {_NARROWEST} to {_WIDEST}; else {_USUAL})",
+        help=f"columns, {_NARROWEST} or more (default: the terminal's, {_NARROWEST} to {_WIDEST}; else {USUAL})",
     ),
     option("--no-picture", action="store_true", help="draw no overlay"),
     option(
@@ -77,7 +78,7 @@ def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], compa
     from ezpz.track.compare.output import as_object
     from ezpz.visible import shorten, use_color
 
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    is_terminal = screen_width() is not None
     folder = options.output or (_usual_folder(places) if is_terminal and not options.json else None)
     drawn = [] if options.no_picture or folder is None else _draw(folder.expanduser(), places, runs, comparisons)
     if options.json:
@@ -90,11 +91,9 @@ def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], compa
             "backslashreplace",
         )
         return
-    from shutil import get_terminal_size
-
     from ezpz.track.compare.output import render, short_path
 
-    columns = min(_WIDEST, max(_NARROWEST, get_terminal_size().columns)) if is_terminal else _USUAL
+    columns = min(_WIDEST, screen_width(_NARROWEST) or USUAL)
     text = render(
         runs,
         places,

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
-from ezpz.cli.columns import aligned
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.baseline import amount, compare, keep, kept, measured
 from ezpz.cluster.diagnosis import Finding, diagnose, summary
@@ -23,6 +22,7 @@ from ezpz.launch.host_probe import ask_each, cause_of, environment, examining_li
 from ezpz.launch.temporary import TemporaryFolder
 from ezpz.records.launch import LaunchRecord
 from ezpz.redact import redact_text
+from ezpz.tables import aligned, wrapped
 from ezpz.track.quantities import duration
 from ezpz.visible import show, use_color, visible
 
@@ -281,9 +281,7 @@ def _text(
 
 def _filled(text: str, indent: str = "") -> str:
     """Return lines of 80 columns; paths stay whole, so that they can be copied."""
-    from textwrap import fill
-
-    return fill(text, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrapped(text, more=indent, breaks=False))
 
 
 # A file for a support ticket

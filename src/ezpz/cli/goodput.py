@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from ezpz.cli.columns import aligned
 from ezpz.errors import UsageError
+from ezpz.tables import aligned, bar, cut, screen_width, wrapped
 from ezpz.track.chains import is_chain, run_folders
 from ezpz.track.goodput import ROWS, account, as_json, read_spans
 from ezpz.track.quantities import duration
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ezpz.track.run import Run
 
 _BAR = 24  # columns
-_MOST = 80  # columns
 
 
 def show_goodput(names: Sequence[str], *, as_object: bool) -> int:
@@ -88,19 +87,17 @@ def _lines(runs: Sequence[Run], made: Account) -> list[str]:
     rows = [("WHERE THE TIME WENT", "SECONDS", "SHARE", "")]
     notes = _notes(made)
     most = max(made.rows.values(), default=0.0)
-    full = "█" if _draws_blocks() else "#"
     for name, seconds in made.rows.items():
         if abs(seconds) < 0.05 and name not in {"steps", "unexplained"}:
             continue
-        bar = full * round(_BAR * max(0.0, seconds) / most) if most > 0 else ""
-        rows.append((visible(name), f"{seconds:,.1f}", f"{100 * seconds / made.granted:.1f} %", bar))
-    lines += [line[:_MOST] for line in aligned(rows, {1, 2})]
+        share = f"{100 * seconds / made.granted:.1f} %"
+        rows.append((visible(name), f"{seconds:,.1f}", share, bar(max(0.0, seconds) / (most or 1.0), _BAR)))
+    width = screen_width()
+    lines += [cut(line, width) for line in aligned(rows, {1, 2})]
     return [*lines, "", *notes]
 
 
 def _notes(made: Account) -> list[str]:
-    from textwrap import wrap
-
     again = f"; {_counted(made.repeated, 'step')} done again" if made.repeated else ""
     notes = [f"{_counted(made.steps, 'step')} that count{'s' * (made.steps == 1)}{again}"]
     if made.saves:
@@ -112,16 +109,7 @@ def _notes(made: Account) -> list[str]:
     meanings = [f"{name}: {ROWS[name]}" for name in shown if ROWS.get(name) and name in {"start", "dead time"}]
     notes += meanings
     notes += [made.advice] if made.advice else []
-    return [line for note in notes for line in wrap(note, _MOST, break_on_hyphens=False)]
-
-
-def _draws_blocks() -> bool:
-    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    try:
-        "█".encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+    return [line for note in notes for line in wrapped(note, more="")]
 
 
 def _counted(number: int, what: str) -> str:

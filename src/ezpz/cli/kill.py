@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
-from ezpz.cli.running import left_behind, left_lines, refuse_short, table, table_elsewhere
+from ezpz.cli.running import left_behind, left_lines, refuse_short, table
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import EzpzError, MachineError, UsageError
 from ezpz.interpreter import module_line
@@ -107,7 +107,7 @@ def _list() -> int:
     left = left_behind(here)
     parts = [table(here)] if here else [f"no launch of yours runs on {os.uname().nodename}"]
     parts += left_lines(left)
-    parts += [f"on other hosts, by their records:\n{table_elsewhere(elsewhere)}"] if elsewhere else []
+    parts += [f"on other hosts, by their records:\n{table(elsewhere, elsewhere=True)}"] if elsewhere else []
     any_here = bool(here or left)
     all_here = (
         ", `ezpz kill --all` all on this host" if any_here and elsewhere else ", `ezpz kill --all` all" * any_here

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 import time
 
-from ezpz.cli.columns import aligned
 from ezpz.errors import UsageError
 from ezpz.register import SHORTEST
-from ezpz.visible import visible
+from ezpz.tables import Column
+from ezpz.tables import table as _table
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.register import Launch
-
-_HEAD = ("ID", "AGE", "RANKS", "HOSTS", "COMMAND")
-_HEAD_ELSEWHERE = ("ID", "JOB", "HOST", "AGE", "RANKS", "COMMAND")
 
 
 def refuse_short(word: str) -> None:
@@ -64,28 +61,17 @@ def left_lines(left: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def table(here: Sequence[Launch]) -> str:
-    """Return a line per launch on this host: id, age, ranks, hosts, command."""
-    rows = [(each.launch_id, _age(each), _ranks(each), str(len(each.hosts) or 1), _command(each)) for each in here]
-    return "\n".join(aligned([_HEAD, *(tuple(map(visible, row)) for row in rows)]))
-
-
-def table_elsewhere(launches: Sequence[Launch]) -> str:
-    """Return a line per launch on another host: id, job, host, age, ranks, command."""
-    rows = [(each.launch_id, each.job or "-", each.host, _age(each), _ranks(each), _command(each)) for each in launches]
-    return "\n".join(aligned([_HEAD_ELSEWHERE, *(tuple(map(visible, row)) for row in rows)]))
-
-
-def _age(launch: Launch) -> str:
-    return age(time.time() - launch.started) if launch.started else "?"
-
-
-def _ranks(launch: Launch) -> str:
-    return "?" if launch.ranks is None else str(launch.ranks)
-
-
-def _command(launch: Launch) -> str:
-    return shlex.join(launch.command)
+def table(launches: Sequence[Launch], *, elsewhere: bool = False) -> str:
+    """Return a line per launch: id, job and host where it is elsewhere, age, ranks, hosts where it is here, command."""
+    columns = (
+        Column("ID", lambda each: each.launch_id),
+        *((Column("JOB", lambda each: each.job or "-"), Column("HOST", lambda each: each.host)) if elsewhere else ()),
+        Column("AGE", lambda each: age(time.time() - each.started) if each.started else "?"),
+        Column("RANKS", lambda each: "?" if each.ranks is None else str(each.ranks)),
+        *(() if elsewhere else (Column("HOSTS", lambda each: str(len(each.hosts) or 1)),)),
+        Column("COMMAND", lambda each: shlex.join(each.command)),
+    )
+    return "\n".join(line for lines in _table(columns, launches) for line in lines)
 
 
 def age(seconds: float) -> str:

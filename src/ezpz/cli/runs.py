@@ -14,12 +14,12 @@ from itertools import islice
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
-from ezpz.cli.columns import aligned, hanging
 from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import NoAccessError, open_regular, refuse_unreadable
 from ezpz.redact import redact_text
+from ezpz.tables import USUAL, Column, hanging, or_dash, screen_width, table, wrapped
 from ezpz.track.chains import chain_of, in_words
 from ezpz.track.hardware import per_joule
 from ezpz.track.launches import launch_cause
@@ -315,8 +315,21 @@ def _cause(run: Run) -> str:
 
 # Runs as a table of 80 columns; a line below says why a run died, or how old the last row of a running one is.
 
-_TITLES = ("STATE", "STARTED", "TO STEP", "STEP", "LOSS", "RATE", "TOOK", "RUN")
-_RIGHT = {2, 3, 4, 5, 6}  # columns of numbers
+
+def _columns(now: float) -> tuple[Column, ...]:
+    """Return the columns: what each shows of a `glance`, and in which order they make room for a long name."""
+    return (
+        Column("STATE", lambda each: each["state"]),
+        Column("STARTED", lambda each: "-" if each["started"] is None else f"{age(now - each['started'])} ago"),
+        Column("TO STEP", lambda each: _lasted(each["first_step_seconds"]), is_right=True, yields=1),
+        Column("STEP", lambda each: or_dash(each["last_step"]), is_right=True, yields=4),
+        Column("LOSS", lambda each: or_dash(each["loss"]), is_right=True),
+        Column("RATE", _rate_words, is_right=True, yields=3),
+        Column("TOOK", lambda each: _lasted(each["seconds"]), is_right=True, yields=2),
+        Column("RUN", _run_words),
+    )
+
+
 _MEANINGS = {
     "running": "busy",
     "finished": "good",
@@ -325,8 +338,6 @@ _MEANINGS = {
     "stopped": "doubtful",
     "exited": "doubtful",
 }
-_USUAL = 80
-_MAKE_ROOM = (2, 6, 5, 3)  # columns that a long name may take the place of, in this order
 
 
 def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
@@ -339,71 +350,34 @@ def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
     """
     now = time.time()
     paint = painter(use_color(sys.stdout))
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    from shutil import get_terminal_size  # 5 ms that a mistake and --json need not
-    from textwrap import wrap
-
-    width = max(_USUAL, get_terminal_size().columns) if is_terminal else _USUAL
-    rows = [_row(each, now) for each in glances]
-    titles, *texts = _table(rows, width) if is_terminal else aligned([_TITLES, *rows], _RIGHT)
+    terminal = screen_width()
+    width = terminal or USUAL
+    (titles,), *texts = table(_columns(now), glances, terminal)
     lines = [paint(titles, "minor")]
-    for each, text, row in zip(glances, texts, rows, strict=True):
+    for each, (text, *name) in zip(glances, texts, strict=True):
         state = visible(each["state"])
         meaning = _MEANINGS.get(state, "minor")
-        lines.append(paint(state, meaning) + text[len(state) :])
-        lines += [] if text.endswith(row[-1]) else [f"    {row[-1]}"]
-        note = wrap(_note(each, now), width - 4, break_on_hyphens=False)
-        lines += [f"    {paint(part, meaning)}" for part in note]
-        if each["chain"]:
-            words = wrap(visible(in_words(each["chain"])), width - 4, subsequent_indent="  ", break_on_hyphens=False)
-            lines += [f"    {paint(part, 'minor')}" for part in words]
-        for finding in each["findings"]:
-            marked = wrap(visible(f"! {finding}"), width - 4, subsequent_indent="  ", break_on_hyphens=False)
-            lines += [f"    {paint(part, 'doubtful')}" for part in marked]
+        lines += [paint(state, meaning) + text[len(state) :], *name]
+        lines += [f"    {paint(part, meaning)}" for part in wrapped(_note(each, now), more="", width=width - 4)]
+        notes = [(visible(in_words(each["chain"])), "minor")] if each["chain"] else []
+        notes += [(visible(f"! {finding}"), "doubtful") for finding in each["findings"]]
+        lines += [f"    {paint(part, how)}" for note, how in notes for part in wrapped(note, width=width - 4)]
     shown = f"{len(glances)} of {total} runs" if len(glances) < total else f"{total} run{'s' * (total > 1)}"
     place = visible(str(root.absolute()))
-    end = hanging(f"{shown} in ", place, width) if is_terminal else [f"{shown} in {place}"]
+    end = hanging(f"{shown} in ", place, terminal) if terminal else [f"{shown} in {place}"]
     return "\n".join([*lines, "", *end]) + "\n"
 
 
-def _table(rows: Sequence[tuple[str, ...]], width: int) -> list[str]:
-    """Return the lines of the table, the titles first, of at most ``width`` columns, as far as that can be.
-
-    The name of a run is what a user types next, so it stays whole: other columns make room for it. A name for which
-    even that is not enough is left out here, and has a line of its own.
-    """
-    kept = list(range(len(_TITLES)))
-    least = _room(rows, [number for number in kept if number not in _MAKE_ROOM], width)
-    longest = max((len(row[-1]) for row in rows if len(row[-1]) <= least), default=0)
-    for number in _MAKE_ROOM:
-        if longest <= _room(rows, kept, width):
-            break
-        kept.remove(number)
-    room = _room(rows, kept, width)
-    cells = [[*(row[number] for number in kept[:-1]), row[-1] if len(row[-1]) <= room else ""] for row in rows]
-    right = {place for place, number in enumerate(kept) if number in _RIGHT}
-    return aligned([[_TITLES[number] for number in kept], *cells], right)
+def _lasted(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)
 
 
-def _room(rows: Sequence[tuple[str, ...]], kept: Sequence[int], width: int) -> int:
-    """Return how many columns the other ones that are kept leave the name of a run."""
-    return width - sum(2 + max(len(row[number]) for row in (_TITLES, *rows)) for number in kept[:-1])
+def _rate_words(each: dict[str, Any]) -> str:
+    return "-" if each["rate"] is None else f"{_count(each['rate'])}{_with_gap(each['rate_unit'])}"
 
 
-def _row(each: dict[str, Any], now: float) -> tuple[str, ...]:
-    started, seconds, loss = each["started"], each["seconds"], each["loss"]
-    state = visible(each["state"])
-    name = each["run"] if each["name"] in each["run"].split("/") else f"{each['run']} ({each['name']})"
-    return (
-        state,
-        "-" if started is None else f"{age(now - started)} ago",
-        "-" if each["first_step_seconds"] is None else duration(each["first_step_seconds"]),
-        "-" if each["last_step"] is None else str(each["last_step"]),
-        "-" if loss is None else loss if isinstance(loss, str) else f"{loss:.4g}",
-        "-" if each["rate"] is None else f"{_count(each['rate'])}{_with_gap(each['rate_unit'])}",
-        "-" if seconds is None else duration(seconds),
-        visible(name),
-    )
+def _run_words(each: dict[str, Any]) -> str:
+    return each["run"] if each["name"] in each["run"].split("/") else f"{each['run']} ({each['name']})"
 
 
 def _note(each: dict[str, Any], now: float) -> str:

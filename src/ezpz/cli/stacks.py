@@ -7,7 +7,7 @@ import os
 import sys
 
 from ezpz.cli import make_verb_parser
-from ezpz.cli.running import refuse_short, table, table_elsewhere
+from ezpz.cli.running import refuse_short, table
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import MachineError, UsageError
 from ezpz.launch.ask import ask
@@ -80,7 +80,7 @@ def _launch(word: str | None) -> Launch:
         return launch
     if word is not None:
         refuse_short(word)
-    for text in ([table(here)] if here else []) + ([table_elsewhere(elsewhere)] if elsewhere else []):
+    for text in ([table(here)] if here else []) + ([table(elsewhere, elsewhere=True)] if elsewhere else []):
         show(text, sys.stderr)
     if word is None:
         raise UsageError(f"{len(here) + len(elsewhere)} launches of yours run; expected an ID of the list above.")

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
-from ezpz.cli.columns import aligned
 from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
@@ -17,11 +16,12 @@ from ezpz.files import read_bytes, read_object, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
 from ezpz.records.run import RunRecord
 from ezpz.register import heads, main_folder
+from ezpz.tables import Column, aligned, cut, screen_width, table, wrapped
 from ezpz.track.launches import find_launch
 from ezpz.track.quantities import duration
 from ezpz.track.startup import STAGES, Startup, changes, delays, median, read_startup
 from ezpz.track.terminal.screen import say
-from ezpz.visible import show, visible
+from ezpz.visible import shorten, show, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -170,7 +170,16 @@ def _one(found: _Launch | _Log) -> str:
         return _log_table(found)
     startup = found.startup
     lines = [*_head(startup), ""]
-    lines += map(_cut, aligned([_STAGE_TITLES, *_stage_rows(startup)], {1, 2, 3, 4}))
+    names, width = _short_names(startup.hosts), screen_width(_NARROWEST)
+    columns = (
+        Column("UNTIL THE END OF", lambda each: each.stage.what),
+        Column("TOOK", lambda each: duration(each.took), is_right=True),
+        Column("FIRST", lambda each: f"{each.first:.2f} s", is_right=True),
+        Column("MEDIAN", lambda each: f"{each.median:.2f} s", is_right=True),
+        Column("LAST", lambda each: f"{each.last:.2f} s", is_right=True),
+        Column("LAST RANK", lambda each: f"{each.rank} on " * (each.rank >= 0) + names.get(each.host, each.host)),
+    )
+    lines += [cut(line, width) for (line,) in table(columns, startup.arrivals)]
     picture = _picture(startup)
     lines += ["", *picture] if picture else []
     lines += ["", *_findings(startup)]
@@ -181,21 +190,12 @@ def _one(found: _Launch | _Log) -> str:
     return "\n".join(lines)
 
 
+def _words(text: str) -> list[str]:
+    return wrapped(text, breaks=False)
+
+
 def _command(startup: Startup) -> str:
-    return _fitting(visible(shlex.join(startup.command)), 78)
-
-
-def _fitting(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def _cut(line: str) -> str:
-    """Return a line; without its end where it would not fit on the terminal."""
-    if sys.stdout is None or not sys.stdout.isatty():
-        return line
-    from shutil import get_terminal_size
-
-    return _fitting(line, max(_NARROWEST, get_terminal_size().columns))
+    return cut(visible(shlex.join(startup.command)), 78)
 
 
 def _short_names(hosts: Sequence[str]) -> dict[str, str]:
@@ -213,26 +213,10 @@ def _head(startup: Startup) -> list[str]:
     end = "the first step" if startup.first_step is not None else _ENDS.get(last.name, f"the end of {last.what}")
     counted = f"{startup.world_size} rank{'s' * (startup.world_size > 1)}"
     text = f"{when}, {counted}{hosts}: {duration(startup.total)} from `launch` to {end}"
-    return [_command(startup), *_wrapped(text)]
+    return [_command(startup), *_words(text)]
 
 
 _ENDS = {"torch": "the start of torch's import", "setup": "`setup_torch`"}  # of a start that tells no step
-_STAGE_TITLES = ("UNTIL THE END OF", "TOOK", "FIRST", "MEDIAN", "LAST", "LAST RANK")
-
-
-def _stage_rows(startup: Startup) -> list[tuple[str, ...]]:
-    names = _short_names(startup.hosts)
-    return [
-        (
-            each.stage.what,
-            duration(each.took),
-            f"{each.first:.2f} s",
-            f"{each.median:.2f} s",
-            f"{each.last:.2f} s",
-            visible(f"{each.rank} on " * (each.rank >= 0) + names.get(each.host, each.host)),
-        )
-        for each in startup.arrivals
-    ]
 
 
 def _picture(startup: Startup) -> list[str]:
@@ -253,13 +237,13 @@ def _picture(startup: Startup) -> list[str]:
         for place in range(width):
             moment = (place + 0.5) / width * startup.total
             row += next((letter for last, letter in ends[host] if moment <= last), " ")
-        lines.append(f"{_fitting(visible(names.get(host, host)), label).ljust(label)}  {row}".rstrip())
+        lines.append(f"{cut(visible(names.get(host, host)), label).ljust(label)}  {row}".rstrip())
     scale = f"{''.ljust(label)}  0 s{duration(startup.total).rjust(width - 3)}"
     legend = [f"{''.ljust(label)}  {letter} {stage.what}" for stage in stages for letter in _LETTER[stage.name]]
     keys = ", ".join(each.strip() for each in legend if not each.strip().startswith("2 "))
     left = len(ends) - len(lines)
     more = [f"{left} more hosts were not later than these"] if left else []
-    return [*lines, scale, *_wrapped(keys), *more]
+    return [*lines, scale, *_words(keys), *more]
 
 
 def _shown_hosts(startup: Startup, hosts: list[str]) -> list[str]:
@@ -277,16 +261,16 @@ def _shown_hosts(startup: Startup, hosts: list[str]) -> list[str]:
 def _findings(startup: Startup) -> list[str]:
     lines: list[str] = []
     for delay in delays(startup):
-        lines += _wrapped(visible(str(delay)))
+        lines += _words(visible(str(delay)))
     longest = max((each for each in startup.arrivals if each.stage.name != "second_step"), key=lambda each: each.took)
     share = longest.took / startup.total if startup.total else 0.0
-    lines += _wrapped(
+    lines += _words(
         f"longest: {longest.stage.what}, {duration(longest.took)} of {duration(startup.total)} ({share:.0%})"
     )
     took = {each.stage.name: each.took for each in startup.arrivals}
     first, second = took.get("step"), took.get("second_step")
     if first is not None and second is not None and first > max(0.5, 2 * second):
-        lines += _wrapped(
+        lines += _words(
             f"the first step took {duration(first)}, the second {duration(second)}: the difference is compilation, "
             "first allocations and warming up"
         )
@@ -319,23 +303,32 @@ def _changed(now: Startup, then: Startup) -> list[str]:
     if now.world_size != then.world_size:
         found.append(f"{then.world_size} ranks then, {now.world_size} now")
     text = "; ".join(found) or "no stage differs by more than half a second and a quarter"
-    return _wrapped(f"since this command's last good launch, {when} before: {text}")
-
-
-def _wrapped(text: str) -> list[str]:
-    from textwrap import wrap
-
-    return wrap(text, 80, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    return _words(f"since this command's last good launch, {when} before: {text}")
 
 
 # Several, and logs
 
-_GROUPS = (  # columns of the table over launches, and the stages that each sums
-    ("START", ("shim", "process", "interpreter")),
-    ("IMPORTS", ("torch", "setup")),
-    ("RENDEZVOUS", ("met", "group")),
-    ("MODEL", ("model", "data")),
-    ("STEP 1", ("step",)),
+
+def _sum(each: _Launch, stages: Sequence[str]) -> str:
+    took = [arrival.took for arrival in each.startup.arrivals if arrival.stage.name in stages]
+    return f"{sum(took):.1f}" if took else "-"
+
+
+def _all(each: _Launch) -> str:
+    first = each.startup.first_step
+    return "-" if first is None else f"{first:.1f}"
+
+
+_LAUNCH_COLUMNS = (
+    Column("SECONDS OF LAUNCH", lambda each: each.path.parent.name[:17]),
+    Column("HOSTS", lambda each: str(len(each.startup.hosts)), is_right=True),
+    Column("RANKS", lambda each: str(each.startup.world_size), is_right=True),
+    Column("START", lambda each: _sum(each, ("shim", "process", "interpreter")), is_right=True),
+    Column("IMPORTS", lambda each: _sum(each, ("torch", "setup")), is_right=True),
+    Column("RENDEZVOUS", lambda each: _sum(each, ("met", "group")), is_right=True),
+    Column("MODEL", lambda each: _sum(each, ("model", "data")), is_right=True),
+    Column("STEP 1", lambda each: _sum(each, ("step",)), is_right=True),
+    Column("ALL", _all, is_right=True),
 )
 
 
@@ -344,30 +337,15 @@ def _table(found: Sequence[_Launch | _Log]) -> str:
     launches = [each for each in found if isinstance(each, _Launch)]
     parts = []
     if launches:
-        titles = ("SECONDS OF LAUNCH", "HOSTS", "RANKS", *(title for title, _ in _GROUPS), "ALL")
-        head, *rows = aligned([titles, *map(_launch_row, launches)], set(range(1, 9)))
+        (head,), *rows = table(_LAUNCH_COLUMNS, launches)
         lines, command = [head], ""
-        for each, row in zip(launches, rows, strict=True):
+        for each, (row,) in zip(launches, rows, strict=True):
             if (shown := _command(each.startup)) != command:
                 lines += [shown]
                 command = shown
             lines.append(row)
         parts.append("\n".join([*lines, "", f"records: {visible(str(launches[-1].path.parent.parent))}"]))
     return "\n\n".join([*parts, *map(_log_table, logs)])
-
-
-def _launch_row(each: _Launch) -> tuple[str, ...]:
-    startup = each.startup
-    took = {arrival.stage.name: arrival.took for arrival in startup.arrivals}
-    sums = [[took[name] for name in names if name in took] for _, names in _GROUPS]
-    first = startup.first_step
-    return (
-        visible(each.path.parent.name[:17]),
-        str(len(startup.hosts)),
-        str(startup.world_size),
-        *(f"{sum(each):.1f}" if each else "-" for each in sums),
-        "-" if first is None else f"{first:.1f}",
-    )
 
 
 def _log_table(found: _Log) -> str:
@@ -389,23 +367,19 @@ def _log_table(found: _Log) -> str:
     wrong = sum(row.given is not None and abs(row.given - (row.seconds or 0.0)) > 1 for row in known)
     if wrong:
         stated = sum(row.given is not None for row in known)
-        lines += _wrapped(f"{wrong} of {stated} differences in the file are not the seconds between its two times")
+        lines += _words(f"{wrong} of {stated} differences in the file are not the seconds between its two times")
     kind, where = ("row", "of tables") if found.times.kind == "table" else ("start", "in a log")
     kind = f"{kind}{'s' * (len(rows) != 1)} {where}"
-    lines += _wrapped(f"{len(rows)} {kind} in {visible(str(found.path))}; LINES says which lines were used")
+    lines += _words(f"{len(rows)} {kind} in {visible(str(found.path))}; LINES says which lines were used")
     for number, why in found.times.unusable:
-        lines += _wrapped(f"line {number} is not used: {visible(why)}")
+        lines += _words(f"line {number} is not used: {visible(why)}")
     return "\n".join(lines)
 
 
 def _name(name: str) -> str:
     """Return a name; without its middle where it would not fit on the terminal."""
-    if sys.stdout is None or not sys.stdout.isatty():
-        return name
-    from shutil import get_terminal_size
-
-    room = max(16, get_terminal_size().columns - 52)
-    return name if len(name) <= room else f"{name[: room // 2 - 1]}…{name[-(room - room // 2) :]}"
+    width = screen_width(_NARROWEST)
+    return name if width is None else shorten(name, max(16, width - 52))
 
 
 def _by_world(rows: Sequence[Any]) -> list[str]:

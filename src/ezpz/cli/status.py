@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
-from ezpz.cli.columns import aligned
 from ezpz.cli.running import age, left_behind, left_lines
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.job import ENDED, QUEUED, RUNNING
@@ -17,6 +16,7 @@ from ezpz.cluster.jobs import my_jobs, not_listed, scheduler_questions, user_nam
 from ezpz.files import open_regular, read_bytes
 from ezpz.records.launch import LaunchRecord
 from ezpz.register import heads, of_record, running
+from ezpz.tables import USUAL, Column, or_dash, screen_width, table, wrapped
 from ezpz.visible import painter, shorten, show, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -36,11 +36,8 @@ _EXAMPLES = (("ezpz status", "what waits, what runs and how far it is, what ende
 _RECENT = 86400.0  # seconds: what ended earlier is left out
 _LOST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host
 _MOST = 20  # rows of what has ended
-_WIDTH = 80
 _SHORTEST = 8  # columns of a name that is too long
 _TAIL = 4096  # bytes of a job's output, for its last line
-_TITLES = ("JOB", "STATE", "HOSTS", "STEP", "LOSS", "TIME", "WHAT")
-_RIGHT = {2, 3, 4}
 _STATES = {"queued": "minor", "running": "busy", "finished": "good", "ended": "doubtful", "stopped": "doubtful"}
 
 
@@ -238,30 +235,26 @@ def _last_line(path: str) -> str:
 
 
 def _table(rows: Sequence[dict[str, Any]], now: float) -> Iterator[str]:
-    from textwrap import wrap
-
     paint = painter(use_color(sys.stdout))
-    head, *texts = aligned([_TITLES, *(_cells(row, now) for row in rows)], _RIGHT)
-    yield paint(head, "minor")
-    for row, text in zip(rows, texts, strict=True):
-        name = visible(row["name"])  # last in its line; one that is too long loses its middle
-        start = text[: len(text) - len(name)] if name else text
-        yield paint(f"{start}{shorten(name, max(_SHORTEST, _WIDTH - len(start)))}", _STATES.get(row["state"], "bad"))
-        for note in _notes(row):
-            yield from (f"    {line}" for line in wrap(visible(note), _WIDTH - 4, break_on_hyphens=False))
-
-
-def _cells(row: dict[str, Any], now: float) -> tuple[str, ...]:
-    loss = row["loss"]
-    return (
-        visible(str(row["job"] or row["launch_id"] or "-"))[:12],
-        visible(row["state"]),
-        "-" if row["hosts"] is None else str(row["hosts"]),
-        "-" if row["step"] is None else str(row["step"]),
-        f"{loss:.4g}" if isinstance(loss, (int, float)) else "-" if loss is None else str(loss),
-        _when(row, now),
-        visible(row["name"]),
+    width = screen_width()
+    columns = (
+        Column("JOB", lambda row: str(row["job"] or row["launch_id"] or "-")[:12]),
+        Column("STATE", lambda row: row["state"]),
+        Column("HOSTS", lambda row: or_dash(row["hosts"]), is_right=True),
+        Column("STEP", lambda row: or_dash(row["step"]), is_right=True),
+        Column("LOSS", lambda row: or_dash(row["loss"]), is_right=True),
+        Column("TIME", lambda row: _when(row, now)),
+        Column("WHAT", lambda row: row["name"].rstrip()),
     )
+    (head,), *texts = table(columns, rows)
+    yield paint(head, "minor")
+    for row, (text,) in zip(rows, texts, strict=True):
+        name = visible(row["name"].rstrip())  # last in its line; one that is too long loses its middle
+        start = text[: len(text) - len(name)] if name else text
+        name = name if width is None else shorten(name, max(_SHORTEST, width - len(start)))
+        yield paint(start + name, _STATES.get(row["state"], "bad"))
+        for note in _notes(row):
+            yield from wrapped(visible(note), "    ", more="", width=width or USUAL)
 
 
 def _when(row: dict[str, Any], now: float) -> str:

@@ -16,6 +16,7 @@ from ezpz.launch import flavours
 from ezpz.launch.choice import identify
 from ezpz.launch.options import parse
 from ezpz.launch.survey import survey
+from ezpz.tables import screen_width, wrapped
 from ezpz.visible import LINES, painter, show, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -143,12 +144,9 @@ def _text(answer: dict[str, Any]) -> str:
 def _line(name: str, text: str, meaning: str = "minor") -> str:
     """Return a fact; on a terminal it is broken at the terminal's width, and its name has the colour of a meaning."""
     line = visible(f"{name:<{_LABEL}}{text}", LINES)
-    if sys.stdout.isatty():
-        import shutil
-        import textwrap
-
-        width = max(2 * _LABEL, shutil.get_terminal_size().columns)
-        line = textwrap.fill(line, width, subsequent_indent=" " * _LABEL, break_on_hyphens=False)
+    width = screen_width(2 * _LABEL)
+    if width is not None:
+        line = "\n".join(wrapped(line, more=" " * _LABEL, width=width))
     return painter(use_color(sys.stdout))(name, meaning) + line[len(name) :]
 
 

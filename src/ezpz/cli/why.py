@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
-from ezpz.cli.columns import hanging
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import EzpzError, MachineError, UsageError
 from ezpz.fields import replace
@@ -17,6 +16,7 @@ from ezpz.files import read_object, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
 from ezpz.records.run import RunRecord
 from ezpz.register import SHORTEST, as_here, main_folder, named, read, recorded
+from ezpz.tables import hanging
 from ezpz.track.launches import find_launch
 from ezpz.track.quantities import duration
 from ezpz.visible import show, visible
@@ -46,7 +46,6 @@ _EXAMPLES = (
     ("ezpz why outputs/train/2026-11-24-101500", "the launch of this run"),
     ("ezpz why 4f1c --json", "for programs"),
 )
-_WIDTH = 80
 
 
 def main(argv: Sequence[str]) -> int:
@@ -166,12 +165,12 @@ def _look_at_losses(facts: Facts) -> None:
 
 
 def _text(facts: Facts, causes: Sequence[Cause]) -> Iterator[str]:
-    yield from _lines("", _head(facts))
+    yield from hanging("", visible(_head(facts)))
     serious = [cause for cause in causes if cause.certainty > Certainty.FINDING]
     findings = [cause for cause in causes if cause.certainty <= Certainty.FINDING]
     if not serious:
         yield ""
-        yield from _lines("", _no_cause(facts))
+        yield from hanging("", visible(_no_cause(facts)))
     for cause in serious:
         yield from _one(cause)
     if findings:
@@ -181,7 +180,7 @@ def _text(facts: Facts, causes: Sequence[Cause]) -> Iterator[str]:
         yield from _one(cause)
     if not serious:
         for text in seen(facts):
-            yield from _lines("  seen  ", text)
+            yield from hanging("  seen  ", visible(text))
 
 
 def _head(facts: Facts) -> str:
@@ -208,13 +207,13 @@ def _no_cause(facts: Facts) -> str:
 
 def _one(cause: Cause) -> Iterator[str]:
     yield ""
-    yield from _lines("", cause.text)
+    yield from hanging("", visible(cause.text))
     for text in cause.evidence:
-        yield from _lines("  seen  ", text)
+        yield from hanging("  seen  ", visible(text))
     for text in cause.consequences:
-        yield from _lines("  then  ", text)
+        yield from hanging("  then  ", visible(text))
     if cause.advice:
-        yield from _lines("  try   ", cause.advice)
+        yield from hanging("  try   ", visible(cause.advice))
 
 
 def seen(facts: Facts) -> Iterator[str]:
@@ -231,10 +230,6 @@ def seen(facts: Facts) -> Iterator[str]:
         if hosts:
             yield f"{words} {', '.join(hosts)}"
     yield from launch.notes
-
-
-def _lines(start: str, text: str) -> Iterator[str]:
-    yield from hanging(start, visible(text), _WIDTH)
 
 
 def _as_json(facts: Facts, causes: Sequence[Cause]) -> dict[str, Any]:

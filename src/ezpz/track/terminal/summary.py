@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ezpz.tables import aligned
 from ezpz.track.quantities import duration
 from ezpz.track.run import seconds_taken
 from ezpz.track.terminal.choice import choose
@@ -58,13 +59,7 @@ def list_metrics(run: Run, words: Sequence[str] = (), *, ascii_only: bool = Fals
     cells = run.table.cells
     names = choose(words, list(cells), str(run.folder))
     rows = [_HEAD, *((cleaned(name, ascii_only=ascii_only), *_row(cells[name])) for name in names)]
-    widths = [max(columns(row[place]) for row in rows) for place in range(len(_HEAD))]
-    lines = []
-    for name, *rest in rows:
-        padded = [name + " " * (widths[0] - columns(name))]
-        padded += [text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)]
-        lines.append("  ".join(padded).rstrip())
-    return lines
+    return aligned(rows, range(1, len(_HEAD)), measure=columns)
 
 
 def _row(cells: Cells) -> tuple[str, ...]:
