@@ -10,8 +10,9 @@ import pytest
 from folders import environ
 
 from ezpz.track import History
-from ezpz.track.card import accuracies, card, resume_words
+from ezpz.track.card import card, resume_words
 from ezpz.track.run import open_run
+from ezpz.track.run_summary import accuracies
 from ezpz.track.terminal.screen import Screen
 
 NORMAL, WIDE, NARROW, PLAIN = Screen(80), Screen(200), Screen(40), Screen(80, ascii_only=True)
@@ -116,8 +117,8 @@ def test_card_report_and_list_tell_the_same_speed(capsys):
     assert (seen["rate"], seen["rate_unit"]) == (100.0, "samples/s")
 
 
-def test_accuracies_of_training_come_first():
-    assert accuracies(["val_acc", "loss", "accuracy", "top1", "accumulate"]) == ["accuracy", "top1", "val_acc"]
+def test_the_first_accuracies_of_training_and_validation_come_first():
+    assert accuracies(["val_acc", "loss", "accuracy", "top1", "accumulate"]) == ["accuracy", "val_acc", "top1"]
 
 
 def test_a_run_that_ended_early_names_its_newest_checkpoint(tmp_path):

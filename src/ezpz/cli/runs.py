@@ -27,6 +27,7 @@ from ezpz.track.names import main_loss, main_throughput, unit
 from ezpz.track.quantities import duration
 from ezpz.track.records import parse
 from ezpz.track.run import is_run, open_run, seconds_taken
+from ezpz.track.run_summary import RunSummary
 from ezpz.track.terminal.screen import say
 from ezpz.track.values import encode
 from ezpz.visible import painter, show, use_color, visible
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
+    from ezpz.records.run import RunRecord
     from ezpz.track.records import Row
     from ezpz.track.run import Run
 
@@ -184,11 +186,11 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
     first = _head(run.folder / "metrics.jsonl")
     last = rows[-1] if rows else first
     metric, loss = _loss(rows)
-    rate, unit = _speed(run) or _rate(rows)
+    rate, unit = _noted_speed(record) or _rate(rows)
     efficiency = per_joule(rate, unit, record.hardware)
     begun, latest = (row["t"] if row else None for row in (first, last))
     ended = record.ended_at or (None if run.state == "running" else latest)
-    seconds, to_first = seconds_taken(run, begun, latest), record.timeline.get("first_step")
+    seconds, to_first = seconds_taken(run, begun, latest), RunSummary(run).first_step_seconds
     return {
         "name": run.name,
         "state": run.state,
@@ -198,7 +200,7 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         "started": record.started_at or begun,
         "ended": ended,
         "seconds": None if seconds is None else round(seconds, 3),
-        "first_step_seconds": None if to_first is None else round(float(to_first), 3),
+        "first_step_seconds": None if to_first is None else round(to_first, 3),
         "attempt": record.attempt or len(record.earlier) + 1,
         "first_step": first["step"] if first else None,
         "last_step": last["step"] if last else None,
@@ -275,12 +277,10 @@ def _loss(rows: list[Row]) -> tuple[str | None, float | None]:
     return (None, None) if name is None else (name, float(numbers[name]))
 
 
-def _speed(run: Run) -> tuple[float, str] | None:
+def _noted_speed(record: RunRecord) -> tuple[float, str] | None:
     """Return the speed that a run has noted at its end (`ezpz.track.speed`), and its unit; None without one."""
-    speed = run.record.speed
-    if run.state == "running" or speed.value is None or speed.unit is None:
-        return None
-    return float(speed.value), speed.unit
+    speed = record.speed
+    return None if record.state == "running" or not speed.value or not speed.unit else (float(speed.value), speed.unit)
 
 
 def _rate(rows: list[Row]) -> tuple[float | None, str | None]:

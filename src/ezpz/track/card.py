@@ -20,12 +20,13 @@ import select
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ezpz.log import get_logger, write_later_lines
 from ezpz.records.run import RunRecord
-from ezpz.track.names import is_loss, is_step_time, is_validation, main_loss, words_of
+from ezpz.track.names import is_step_time, is_validation
 from ezpz.track.quantities import duration, number
+from ezpz.track.run_summary import RunSummary
 from ezpz.track.speed import speed_of, steady
 from ezpz.track.terminal.screen import Screen, look, say
 from ezpz.track.terminal.width import cleaned, columns
@@ -95,15 +96,13 @@ def show_card(run: Run, paths: Mapping[str, Path], *, ranks: int = 0) -> None:
 
 def card(run: Run, paths: Mapping[str, Path], screen: Screen, *, ranks: int = 0) -> list[str]:
     """Return the lines of a card; only paths and commands, which are copied, may be wider than the screen."""
-    rows = [
-        *_losses(run),
-        *_accuracies(run),
-        *_speed(run, ranks),
-        *_first_step(run),
-        *_places(run, paths),
-    ]
+    summary = RunSummary(run)
+    rows = [*_reached(summary), *_speed(summary, ranks)]
+    if summary.first_step_seconds is not None:
+        rows.append(("first step", f"{duration(summary.first_step_seconds)} after the start of the program"))
+    rows += _places(run, paths)
     width = min(screen.width, _WIDEST)
-    title = cleaned(_title(run), ascii_only=screen.ascii_only)
+    title = cleaned(_title(summary), ascii_only=screen.ascii_only)
     dash, arrow = ("-", "->") if screen.ascii_only else ("─", "→")
     room = width - 6
     if columns(title) > room:
@@ -134,15 +133,15 @@ def resume_words(folder: Path, argv: Sequence[object]) -> list[tuple[str, str]]:
     return [*rows, ("next", "the same command with --resume auto")] if ours else rows
 
 
-def _title(run: Run) -> str:
-    before = len(run.table) - len(_new_rows(run))
-    seconds, world = run.record.seconds, run.record.ranks.world_size
+def _title(summary: RunSummary) -> str:
+    run, new = summary.run, len(_new_rows(summary.run))
+    before = len(run.table) - new
+    seconds, world = summary.seconds, run.record.ranks.world_size
     taken = "" if seconds is None else f" in {duration(seconds)}"
     shared = "" if world is None else f", {world} rank{'s' if world != 1 else ''}"
     how = run.state if not run.cause else f"{run.state} by {run.cause}" if run.state == "stopped" else run.state
     rows = _counted(run, len(run.table), "") + taken
     if before:  # of an earlier start
-        new = len(run.table) - before
         rows = f"{_counted(run, new, 'new ')}{taken}, {len(run.table):,} in all" if new else f"no new {_word(run, 1)}"
         rows += "" if new else f", {before:,} before"
     why = f" ({run.cause})" if run.cause and run.state != "stopped" else ""
@@ -167,39 +166,20 @@ def _counts_epochs(run: Run) -> bool:
     return "epoch" in run.table.cells and "iter" not in run.table.cells
 
 
-def _losses(run: Run) -> Iterable[tuple[str, str]]:
-    names = _numbers(run)
-    main = main_loss(names)
-    held_out = [name for name in names if is_loss(name) and is_validation(name) and name != main]
-    for name in [*([main] if main else []), *held_out[:_MOST]]:
-        values = _values(run, name)
-        yield name, _from_to(number(_shortened(values[0])), number(_shortened(values[-1])), len(values))
-
-
-def _accuracies(run: Run) -> Iterable[tuple[str, str]]:
-    for name in accuracies(_numbers(run))[:_MOST]:
-        values = _values(run, name)
+def _reached(summary: RunSummary) -> Iterable[tuple[str, str]]:
+    losses, accuracies = summary.losses, summary.accuracies
+    held_out = is_validation(losses[0].name) if losses else False
+    for each in [*losses[: _MOST + (not held_out)], *accuracies[:_MOST]]:
         first, last = (
-            f"{100 * value:.3g} %" if values.max() <= 1 else number(_shortened(value))
-            for value in (values[0], values[-1])
+            f"{100 * value:.3g} %" if each.is_share else number(_shortened(value)) for value in (each.first, each.last)
         )
-        yield name, _from_to(first, last, len(values))
+        yield each.name, f"{first} → {last}" if each.points > 1 else last
 
 
-def accuracies(names: Iterable[str]) -> list[str]:
-    """Return the metrics that say how much is right, those of training first."""
-    found = [name for name in names if not {"acc", "accuracy", "top1"}.isdisjoint(words_of(name))]
-    return sorted(found, key=is_validation)
-
-
-def _from_to(first: str, last: str, points: int) -> str:
-    return f"{first} → {last}" if points > 1 else last
-
-
-def _speed(run: Run, ranks: int) -> Iterable[tuple[str, str]]:
+def _speed(summary: RunSummary, ranks: int) -> Iterable[tuple[str, str]]:
     import numpy as np
 
-    new = _new_rows(run)
+    new = _new_rows(summary.run)
     if not len(new):
         return
     speed = speed_of(new)
@@ -211,13 +191,7 @@ def _speed(run: Run, ranks: int) -> Iterable[tuple[str, str]]:
     if step:
         first, rest = new.cells[step].floats()[0], steady(new, step)
         median, first, slowest = (duration(float(each)) for each in (np.median(rest), first, rest.max()))
-        yield _word(run, 1), f"{median} (median), {first} the first, {slowest} the slowest"
-
-
-def _first_step(run: Run) -> Iterable[tuple[str, str]]:
-    seconds = run.record.timeline.get("first_step")
-    if seconds is not None:
-        yield "first step", f"{duration(seconds)} after the start of the program"
+        yield _word(summary.run, 1), f"{median} (median), {first} the first, {slowest} the slowest"
 
 
 def _places(run: Run, paths: Mapping[str, Path]) -> Iterable[tuple[str, str]]:
@@ -233,16 +207,6 @@ def _places(run: Run, paths: Mapping[str, Path]) -> Iterable[tuple[str, str]]:
             return
     folder = near(run.folder)
     yield "next", shell_line(["ezpz", "open", folder] if report is not None else ["ezpz", "report", folder])
-
-
-def _numbers(run: Run) -> list[str]:
-    return [name for name, cells in run.table.cells.items() if cells.are_numbers and len(_values(run, name))]
-
-
-def _values(run: Run, name: str) -> Any:
-    from ezpz.track.series import series_of
-
-    return series_of(run.table, name).values
 
 
 def _shortened(value: float) -> float:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from ezpz.files import make_closed_folder
 from ezpz.log import get_logger
-from ezpz.track.card import accuracies
 from ezpz.track.columns import export_name
 from ezpz.track.names import group_names, is_loss, main_loss, unit
 from ezpz.track.pictures import Pictures, save_heat_map
+from ezpz.track.run_summary import accuracies
 from ezpz.track.series import numeric_series, ordered
 from ezpz.track.terminal.panels import drawing, look_at_stdout, show_blocks
 from ezpz.track.terminal.textplot import draw, save_text

@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.track.launches import find_launch
-from ezpz.track.names import group_names, is_accuracy, is_loss, is_memory, is_validation, main_loss, unit
+from ezpz.track.names import group_names, is_memory, is_validation, unit
 from ezpz.track.quantities import duration, number
 from ezpz.track.report.markup import shown
-from ezpz.track.run import seconds_taken
+from ezpz.track.run_summary import RunSummary
 from ezpz.track.speed import speed_of
 from ezpz.why.engine import says_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ezpz.track.run import Run
     from ezpz.track.series import Series
@@ -63,7 +63,7 @@ def _when_and_where(run: Run) -> Iterator[tuple[str, str]]:
         started = float(times[0])
     if started is not None:
         yield "started", datetime.fromtimestamp(started).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    seconds = seconds_taken(run, *run.rows.time_range)
+    seconds = RunSummary(run).seconds
     if seconds is not None:
         yield "duration", duration(seconds) + _until(run)
     steps = run.table.step_range
@@ -111,12 +111,12 @@ class Card(NamedTuple):
 
 def cards(run: Run, series: Sequence[Series]) -> str:
     """Return the summary: the cards that `_CARDS` make, in their order."""
-    known = {item.name: item for item in series}
+    summary = RunSummary(run, series)
     boxes = "".join(
         f'<div class="card"><span class="what">{shown(card.what)}</span><strong>{shown(card.value)}</strong>'
         f'<span class="how">{shown(card.how)}</span></div>'
         for make in _CARDS
-        for card in make(run, known)
+        for card in make(summary)
     )
     return f'<div class="cards">{boxes}</div>\n' if boxes else ""
 
@@ -128,45 +128,34 @@ def _finite(series: Series) -> tuple[Any, Any]:
     return series.steps[mask], series.values[mask]
 
 
-def _loss_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noqa: ARG001  # as all of `_CARDS`
+def _loss_cards(summary: RunSummary) -> Iterator[Card]:
     """Yield the last and the best value of the run's loss and of its first validation loss."""
-    validation = next((name for name in known if is_loss(name) and is_validation(name)), None)
-    for name in dict.fromkeys((main_loss(known), validation)):
-        if name is None or not len(known[name].values):
-            continue
-        item = known[name]
-        steps, values = _finite(item)
-        yield Card(f"last {item.name}", number(float(item.values[-1])), f"at step {item.steps[-1]:,.0f}")
-        if values.size:
-            best = int(values.argmin())
-            yield Card(f"best {item.name}", number(float(values[best])), f"at step {steps[best]:,.0f}")
+    for each in summary.losses[:2]:
+        yield Card(f"last {each.name}", number(each.last), f"at step {each.last_step:,.0f}")
+        if each.best is not None:
+            yield Card(f"best {each.name}", number(each.best), f"at step {each.best_step:,.0f}")
 
 
-def _accuracy_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noqa: ARG001  # as above
+def _accuracy_cards(summary: RunSummary) -> Iterator[Card]:
     """Yield the last value of the first accuracy, and the last and the best of the first on data of validation."""
-    names = [name for name in known if is_accuracy(name) and _finite(known[name])[1].size]
-    training = next((name for name in names if not is_validation(name)), None)
-    validation = next((name for name in names if is_validation(name)), None)
-    for name in (training, validation):
-        if name is None:
+    for each in summary.accuracies[:2]:
+        if each.best is None:
             continue
-        steps, values = _finite(known[name])
-        is_share = values.max() <= 1.0
-        yield Card(f"last {name}", _percent(values[-1], is_share=is_share), f"at step {steps[-1]:,.0f}")
-        if name == validation:
-            best = int(values.argmax())
-            yield Card(f"best {name}", _percent(values[best], is_share=is_share), f"at step {steps[best]:,.0f}")
+        last, best = _percent(each.last, is_share=each.is_share), _percent(each.best, is_share=each.is_share)
+        yield Card(f"last {each.name}", last, f"at step {each.last_step:,.0f}")
+        if is_validation(each.name):
+            yield Card(f"best {each.name}", best, f"at step {each.best_step:,.0f}")
 
 
 def _percent(value: float, *, is_share: bool) -> str:
     return f"{100 * value if is_share else value:.1f} %"
 
 
-def _throughput_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:
+def _throughput_cards(summary: RunSummary) -> Iterator[Card]:
     """Yield the speed of the run (`ezpz.track.speed`), or else the first throughput that is per device, and its MFU."""
     import numpy as np
 
-    speed = speed_of(run.table)
+    speed, known = speed_of(summary.run.table), summary.series
     if speed is not None and not speed.of_time:
         yield Card(speed.metric, f"{number(speed.value)} {speed.unit}".replace(" /", "/"), _MEDIAN)
     seen = {False} if speed is not None and not speed.of_time else set()
@@ -183,13 +172,12 @@ def _throughput_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:
         yield Card("MFU" if is_mfu else item.name, f"{share:.1f} %" if is_mfu else text, _MEDIAN)
 
 
-def _startup_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noqa: ARG001  # as above
+def _startup_cards(summary: RunSummary) -> Iterator[Card]:
     """Yield the time to the first step, or to the first row where the start was not timed."""
-    record = run.record
-    for stage, seconds in record.timeline.items():
-        if "first" in stage and "step" in stage and seconds >= 0:
-            yield Card("time to first step", duration(float(seconds)), "from the start")
-            return
+    run, record = summary.run, summary.run.record
+    if summary.first_step_seconds is not None:
+        yield Card("time to first step", duration(summary.first_step_seconds), "from the start")
+        return
     started = record.started_at
     # Only of the first attempt: rows of a later one follow those of the first, whose start is recorded elsewhere.
     if started is not None and len(run.rows) and not record.earlier:
@@ -197,8 +185,9 @@ def _startup_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # 
         yield Card("time to first row", duration(max(0.0, seconds)), "from the start")
 
 
-def _memory_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noqa: ARG001  # as above
+def _memory_cards(summary: RunSummary) -> Iterator[Card]:
     """Yield the largest amount of memory, of metrics named after a peak where there are any."""
+    known = summary.series
     peaks = [
         (float(values.max()), name) for name in known if is_memory(name) and (values := _finite(known[name])[1]).size
     ]
@@ -212,5 +201,5 @@ def _memory_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # n
     yield Card("peak memory", text, name)
 
 
-# A card more is a function more: it takes the run and its metrics by name, and yields nothing where it has no number.
+# A card more is a function more: it takes the `RunSummary`, and yields nothing where it has no number.
 _CARDS = (_loss_cards, _accuracy_cards, _throughput_cards, _startup_cards, _memory_cards)
