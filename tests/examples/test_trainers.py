@@ -86,7 +86,8 @@ def test_the_cnn_learns_the_digits_by_two_ranks(start, tmp_path):
     assert record["state"] == "finished"
     assert record["config"]["data_origin"] == "shipped with ezpz"
     assert record["config"]["flops_per_sample"] > 1e6
-    assert record["effective"]["stochastic"] == ["1 x Dropout(p=0.25)", "1 x Dropout(p=0.5)"]
+    rates = [rate for name, rate in record["effective"].items() if name.startswith("dropout.")]
+    assert sorted(rates) == [0.25, 0.5]
     (folder,) = (tmp_path / "outputs" / "fsdp").glob("*")
     assert [path.name[-3:] for path in sorted((folder / "checkpoints").glob("step-*"))] == ["100", "200", "220"]
     xarray = pytest.importorskip("xarray")

@@ -116,7 +116,6 @@ def loss_of(recipe, model, inputs, targets):
 def effective(recipe, model, optimizer):
     """Return what live objects say, as ``ezpz.track.effective`` writes it."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
-    active = [module.p for module in layers.values() if module.p]
     total = sum((value.detach().double() * (1 + value.detach().double())).sum().item() for value in model.parameters())
     schedule = {str(step): recipe.lr * factor(recipe, step) for step in (0, 1, 45, 225, 449)}
     return {
@@ -124,7 +123,6 @@ def effective(recipe, model, optimizer):
         "model.checksum": hashlib.sha256(repr(total).encode()).hexdigest()[:16],
         "model.dtypes": {recipe.dtype: sum(value.numel() for value in model.parameters())},
         **{f"dropout.{name}": module.p for name, module in layers.items()},
-        "stochastic": [f"{active.count(p)} x Dropout(p={p})" for p in sorted(set(active))],
         "optimizer.class": type(optimizer).__name__,
         "optimizer.groups.0.lr": recipe.lr,
         "optimizer.groups.0.weight_decay": optimizer.param_groups[0]["weight_decay"],

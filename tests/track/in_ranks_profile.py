@@ -17,7 +17,6 @@ from torch import nn
 import ezpz
 from ezpz.track import history as history_module
 from ezpz.track.effective import describe
-from ezpz.track.effective.dropout_probe import probe
 from ezpz.track.profiles.profiling import profile
 
 FOLDER = Path(os.environ["EZPZ_TEST_FOLDER"])
@@ -81,15 +80,6 @@ def test_a_touched_file_starts_a_window_on_every_rank(monkeypatch):
     assert (folder / "PROFILE_NOW").exists()
 
 
-class ToldDropout(nn.Module):
-    """Takes its mask from rank 0, so that calling it on one rank alone would wait for ever."""
-
-    def forward(self, x):
-        mask = (torch.rand(x.shape) > 0.1).to(x.dtype)
-        dist.broadcast(mask, 0)
-        return x * mask if self.training else x
-
-
 def looked_at(model):
     """Return what rank 0 sees, on all ranks: an assertion on rank 0 alone would leave the other one waiting."""
     return ezpz.broadcast(describe(model) if ezpz.get_rank() == 0 else None)
@@ -104,7 +94,8 @@ def test_rank_0_alone_looks_at_a_wrapped_model_and_training_goes_on(strategy):
     learn(model)
     assert "problems" not in told
     assert told["model.parameters"] == plain["model.parameters"] == 81
-    assert (told["stochastic"], told["model.class"]) == (["1 x Dropout(p=0.1)"], "Sequential")
+    assert told["model.class"] == "Sequential"
+    assert 0.1 in [rate for name, rate in told.items() if name.startswith("dropout.")]
     if strategy == "ddp":
         assert told["model.checksum"] == plain["model.checksum"]
         assert told["model.wrappers"] == ["DistributedDataParallel"]
@@ -120,7 +111,6 @@ def trained(*, looks):
     losses = []
     for _ in range(4):
         if looks and ezpz.get_rank() == 0:
-            probe(model)
             describe(model, optimizer)
         loss = model(torch.randn(4, 8)).pow(2).mean()
         loss.backward()
@@ -144,12 +134,6 @@ def test_rank_0_alone_looks_at_a_model_that_fsdp1_has_packed():
         assert (told["model.parameters"], told["model.sharded"]) == (81, True)
         assert "model.checksum" not in told
         assert told["model.wrappers"] == ["FullyShardedDataParallel"]
-
-
-def test_a_module_that_would_wait_for_other_ranks_is_not_waited_for():
-    model = nn.Sequential(nn.Linear(2, 2), ToldDropout(), nn.Dropout(0.5))
-    lines = ezpz.broadcast(probe(model) if ezpz.get_rank() == 0 else None)
-    assert lines == ["1 x Dropout(p=0.5)", "1 x ToldDropout(), not called"]
 
 
 def test_zero_redundancy_is_told_by_what_it_holds():

@@ -101,7 +101,7 @@ def test_nan_in_one_curve_is_said_first_and_in_both_it_is_the_same(make_run):
 
 
 def test_a_material_setting_counts_though_three_steps_agree(make_run):
-    off, on = {"dropout.h": 0.0, "stochastic": []}, {"dropout.h": 0.1, "stochastic": ["1 x Dropout(p=0.1)"]}
+    off, on = {"dropout.h": 0.0, "stochastic": []}, {"dropout.h": 0.1}  # the first run is of an older ezpz
     few = CURVE[:3]
     [found] = compare_runs([make_run("a", few, effective=off), make_run("b", few * (1 + 1e-5), effective=on)])
     assert found.verdict.exit_code == 1

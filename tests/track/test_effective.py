@@ -71,9 +71,8 @@ def test_a_default_that_stood_in_no_command_line_is_found():
     assert told["dropout.config.attention_dropout"] == 0.1
     assert told["dropout.config.hidden_dropout"] == 0.2
     assert told["dropout_places"] == {"layers.*.attn.dropout": 4, "layers.*.drop": 4}
-    assert told["stochastic"] == ["4 x Dropout(p=0.2)", "4 x Attention(dropout=0.1), not called"]
     off = describe(Model(config(attention_dropout=0.0, hidden_dropout=0.0)))
-    assert (off["dropout.layers.*.attn.dropout"], off["stochastic"]) == (0.0, [])
+    assert (off["dropout.layers.*.attn.dropout"], off["dropout.layers.*.drop"]) == (0.0, 0.0)
 
 
 def test_layers_that_differ_are_told_one_by_one_and_not_without_end():

@@ -49,7 +49,7 @@ def test_all_that_a_run_records_of_itself_is_described(make_history, tmp_path):
         row = as_far_as_it_fits(JournalRow, json.loads(line), wrong)
         assert row.m == json.loads(line)["m"]
     assert wrong == []
-    assert (record.effective.stochastic, record.findings[0].kind) == (["1 x Dropout(p=0.1)"], "non-finite-loss")
+    assert (record.effective.raw["dropout.(model)"], record.findings[0].kind) == (0.1, "non-finite-loss")
 
 
 ENDS = [

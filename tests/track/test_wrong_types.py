@@ -64,7 +64,7 @@ WRONG_FACTS = [
     ),
     *({**FACTS, name: [1]} for name in ("state", "cause", "started", "ended", "process", "timeline", "git_commit")),
     {**FACTS, "problems": 1, "earlier": "x", "attempt": "2", "seconds": [], "schema": "x", "name": 7},
-    {**FACTS, "process": {"pid": "x", "host": 1}, "ranks": {"world_size": "2"}, "effective": {"stochastic": 1}},
+    {**FACTS, "process": {"pid": "x", "host": 1}, "ranks": {"world_size": "2"}, "effective": {"problems": 1}},
     [FACTS],
     7,
 ]
@@ -138,4 +138,4 @@ def test_a_run_goes_on_in_a_folder_whatever_its_facts_hold(subtests, tmp_path):
 def test_the_note_names_the_fields(tmp_path, capsys):
     open_run(make(tmp_path / "run", GOOD, WRONG_FACTS[-3]))
     said = capsys.readouterr().out
-    assert "run.json: took ranks.world_size, process.pid, process.host, effective.stochastic as missing" in said
+    assert "run.json: took ranks.world_size, process.pid, process.host, effective.problems as missing" in said

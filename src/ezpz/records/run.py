@@ -75,11 +75,9 @@ class Effective(Stored):
     """What the objects given to `History.log_config` do; docs/history.md lists all names, such as ``dropout.h.0``.
 
     Attributes:
-        stochastic: What throws dice in training mode, such as ``24 x Dropout(p=0.1)``.
         problems: What could not be read, and why.
     """
 
-    stochastic: Sequence[Any] = json_field(list, default=())
     problems: Sequence[Any] = json_field(list, default=())
 
 

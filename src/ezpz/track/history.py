@@ -363,9 +363,10 @@ class History(compat_history.OlderCalls):
             self._live = LiveSettings(*self._watched)
             effective = describe(model, optimizer, scheduler)
             writer.store("effective", effective)
-            active = effective.get("stochastic")
-            if isinstance(active, list) and active:
-                get_logger(__name__).info(f"stochastic layers active: {', '.join(map(str, active))}")
+            active = [f"{name} {rate}" for name, rate in effective.items() if name.startswith("dropout.") and rate]
+            if active:
+                more = f", and {len(active) - 8} more" if len(active) > 8 else ""
+                get_logger(__name__).info(f"active: {', '.join(active[:8])}{more}")
 
     def sync(self) -> None:
         """Have everything recorded so far on the disk when this returns, as at a checkpoint."""

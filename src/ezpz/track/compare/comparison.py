@@ -147,8 +147,12 @@ def _restarts(first: _Seen, second: _Seen) -> list[tuple[str, int]]:
 
 
 def _is_random(first: _Seen, second: _Seen) -> bool:
-    layers = [each.run.record.effective.stochastic for each in (first, second)]
-    return bool(layers[0]) and layers[0] == layers[1]
+    """Tell whether both runs have the same dropout."""
+    drops = [
+        {name: rate for name, rate in each.run.record.effective.raw.items() if name.startswith("dropout.") and rate}
+        for each in (first, second)
+    ]
+    return bool(drops[0]) and drops[0] == drops[1]
 
 
 def _no_metric(first: _Seen, second: _Seen, metric_name: str | None) -> str:

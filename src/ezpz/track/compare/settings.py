@@ -131,7 +131,6 @@ _ENVIRONMENT = {
 _READ = (  # what `ezpz.track.effective` writes, the longer names first
     ("dropout_places", Kind.MODEL),
     ("dropout", Kind.STOCHASTIC),
-    ("stochastic", Kind.STOCHASTIC),
     ("schedule", Kind.SCHEDULE),
     ("data", Kind.DATA),
     ("attention", Kind.ATTENTION),
@@ -187,7 +186,8 @@ def settings_of(record: RunRecord) -> dict[tuple[str, str], Setting]:
     """Return the settings of a run by (section, dotted name); what only says where and when is in "never decides"."""
     settings = {}
     for name, value in flatten(record.effective.raw):
-        settings["effective", name] = _setting("effective values", _effective_kind(name), value)
+        if name != "stochastic":  # of an older ezpz: the dropout probabilities, counted once more
+            settings["effective", name] = _setting("effective values", _effective_kind(name), value)
     for name, value in flatten(record.config):
         kind = kind_of(name)
         is_path = isinstance(value, str) and value.startswith(("/", "~", "./")) and kind is Kind.OTHER

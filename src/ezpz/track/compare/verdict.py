@@ -123,13 +123,11 @@ def _quality(apart: Divergence, letters: tuple[str, str]) -> str:
 
 def _named(likely: Sequence[Difference]) -> str:
     """Return the settings that a sentence names: each once, though it was given, read and recorded."""
-    lines = sorted(folded(likely), key=lambda line: line.key == "stochastic")  # the layers' names say more than a count
     names: dict[tuple[str, str], str] = {}
-    for line in lines:
+    for line in folded(likely):
         change = change_of(line.members[0], _ROOM)
-        if line.key != "stochastic" or not names:
-            when = line.key.partition(" ")[2]  # of what was recorded: "at step 300"
-            names.setdefault((_short(line.key), change), f"{_short(line.key)} {change} {when}".rstrip())
+        when = line.key.partition(" ")[2]  # of what was recorded: "at step 300"
+        names.setdefault((_short(line.key), change), f"{_short(line.key)} {change} {when}".rstrip())
     more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(list(names.values())[:_NAMED]) + more
 

@@ -13,7 +13,6 @@
     model.training               false if it is in evaluation mode
     dropout.<path>               0.1, of a module or an attribute; layers that agree share one path with ``*``
     dropout_places               {"layers.*.attn.dropout": 24}, how many share it
-    stochastic                   ["24 x Dropout(p=0.1)"], see `ezpz.track.effective.dropout_probe`
     optimizer.class, .wrappers   "AdamW", ["ZeroRedundancyOptimizer"]
     optimizer.groups.0.lr        and every other setting of a group; ``parameters`` and ``tensors`` count what it holds
     schedule.class, .T_max, …    and every other setting that is a number
@@ -60,7 +59,7 @@ def describe(model: Any = None, optimizer: Any = None, scheduler: Any = None) ->
     problems: list[str] = []
     parts: list[tuple[str, Callable[[], dict[str, object]]]] = []
     if model is not None:
-        parts += [("model", lambda: describe_model(model)), ("stochastic", lambda: _stochastic(model))]
+        parts.append(("model", lambda: describe_model(model)))
     if optimizer is not None:
         parts.append(("optimizer", lambda: _optimizer(optimizer)))
     if scheduler is not None:
@@ -78,17 +77,7 @@ def describe(model: Any = None, optimizer: Any = None, scheduler: Any = None) ->
     return shown if isinstance(shown, dict) else {}
 
 
-def _stochastic(model: Any) -> dict[str, object]:
-    if not hasattr(model, "modules"):
-        return {}
-    from ezpz.track.effective.dropout_probe import probe
-
-    return {"stochastic": probe(model)}
-
-
 def _switches() -> dict[str, object]:
-    from ezpz.track.effective.describing import attention_backends, numeric_switches
-
     backends = attention_backends()
     switches = {f"numerics.{name}": value for name, value in numeric_switches().items()}
     return {**({"attention.backends": backends} if backends else {}), **switches}

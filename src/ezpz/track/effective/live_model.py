@@ -105,8 +105,6 @@ def _numbers(model: Any, modules: list[Any]) -> dict[str, object]:
     is_cut = any(cut for _, cut in flats) or any(_is_cut(tensor) for _, tensor in named)
     facts.update({"model.meta": True} if is_meta else {}, **({"model.sharded": True} if is_cut else {}))
     if named and not is_meta and not is_cut and not flats and "torch" in sys.modules and not _is_undrawn(named[0][1]):
-        from ezpz.track.effective.live_model import checksum
-
         facts["model.checksum"] = checksum((name, _local(tensor)) for name, tensor in named)
     return facts
 
