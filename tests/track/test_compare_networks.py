@@ -83,16 +83,3 @@ def test_two_silent_dropouts_are_named_and_their_removal_confirmed(trained, netw
     after = [str(trained(network) / name) for name in ("first", "math")]
     assert main([*after, "--no-picture"]) == 0
     assert capsys.readouterr().out.startswith("same within numerics: no divergence in 450 steps\n")
-
-
-@pytest.mark.learn
-def test_other_runs_tell_what_noise_is(trained):
-    folder = trained("transformer")
-    near, _ = compared(folder, "first", "dropout", "identical-rerun")
-    assert near.allowed.source == "default; the reruns are identical"
-    assert near.verdict.text.startswith("different from step 0: stochastic layers")
-    higher, seed = compared(folder, "first", "higher-lr", "init-seed")
-    assert seed.verdict.text == "different seed, same quality"
-    assert higher.allowed.source == "default; 1 other seed"
-    assert higher.allowed.material > 0.02
-    assert higher.verdict.text.startswith("differs from step 1 on: lr ")

@@ -39,7 +39,7 @@ _OPTIONS = (
         help="folder for overlay.png and overlay.svg (default on a terminal: outputs/compare/A-B; else none)",
     ),
 )
-_ABOUT = "A run given after the second whose settings are those of the first is a rerun: it shows how large noise is."
+_ABOUT = "Each run is compared with the first."
 _EXAMPLES = (
     ("ezpz compare outputs/train/*", "the newer runs, each with the first"),
     ("ezpz compare A B --metric val/loss", "by another metric than the loss"),

@@ -4,8 +4,7 @@
     settings      a run -> its settings by dotted name, each of a kind
     differences   two runs' settings -> what differs, in the order in which it changes numbers
     curves        two runs -> one metric at their common steps
-    noise         how far apart two equal runs may be
-    divergence    curves and noise -> the step at which they part
+    divergence    curves -> how far apart two equal runs may be, and the step at which these part
     cause         differences and divergence -> the likely cause
     verdict       all of it -> one sentence and an exit code
 

@@ -1,4 +1,4 @@
-"""Compare several runs with the first; reruns among them say what is noise."""
+"""Compare several runs with the first."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from ezpz.errors import UsageError
 from ezpz.track.compare.cause import Clues
 from ezpz.track.compare.curves import SeriesByName, choose_metric, pair, rate_difference
 from ezpz.track.compare.differences import differences
-from ezpz.track.compare.divergence import measure
-from ezpz.track.compare.kinds import Kind
-from ezpz.track.compare.noise import tolerance
+from ezpz.track.compare.divergence import measure, tolerance
 from ezpz.track.compare.seen import compare_seen, is_rate_of_optimizer
 from ezpz.track.compare.settings import is_half, why_not
 from ezpz.track.compare.throughput import compare_throughput
@@ -23,15 +21,11 @@ from ezpz.track.table import restarts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ezpz.track.compare.curves import Pair
     from ezpz.track.compare.differences import Difference
-    from ezpz.track.compare.divergence import Divergence
-    from ezpz.track.compare.noise import Tolerance
+    from ezpz.track.compare.divergence import Divergence, Tolerance
     from ezpz.track.compare.seen import Batches
     from ezpz.track.compare.throughput import Throughput
     from ezpz.track.run import Run
-
-_NO_SETTING = {"never decides"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +38,7 @@ class Comparison:
         metric: Metric that was compared; empty where there was none.
         differences: What is set differently, the likeliest to change numbers first.
         divergence: How the curves part; None where they have no step in common.
-        allowed: What counted as noise; None likewise.
+        allowed: By how much equal runs may differ; None likewise.
         throughput: How fast they are; None where too little was recorded.
         batches: Whether they have trained on the same batches; None where that is not known.
     """
@@ -70,7 +64,7 @@ def compare_runs(runs: Sequence[Run], metric: str | None = None) -> list[Compari
     """Compare each run with the first.
 
     Args:
-        runs: Two or more. Where all settings of one are those of the first, it is a rerun, and tells what noise is.
+        runs: Two or more.
         metric: Metric to compare; the loss by default.
 
     Returns:
@@ -84,10 +78,10 @@ def compare_runs(runs: Sequence[Run], metric: str | None = None) -> list[Compari
         raise UsageError(f"cannot compare {len(runs)} runs (from the command line); expected 2 to 26 run folders.")
     seen = [_Seen(run, ascii_uppercase[number], SeriesByName(run)) for number, run in enumerate(runs)]
     choose_metric([each.series for each in seen], metric)  # a name that no run has is an error at once
-    return [_compare(seen[0], other, [each for each in seen[1:] if each is not other], metric) for other in seen[1:]]
+    return [_compare(seen[0], other, metric) for other in seen[1:]]
 
 
-def _compare(first: _Seen, second: _Seen, others: Sequence[_Seen], metric_name: str | None) -> Comparison:
+def _compare(first: _Seen, second: _Seen, metric_name: str | None) -> Comparison:
     letters = (first.letter, second.letter)
     items = differences(first.run.record, second.run.record, letters)
     batches, notes, changes = compare_seen(first.run, second.run, letters)
@@ -107,7 +101,7 @@ def _compare(first: _Seen, second: _Seen, others: Sequence[_Seen], metric_name: 
         text = f"not comparable: no step of {metric} in common ({_range(first, metric)}, {_range(second, metric)})"
         return Comparison(letters, Verdict(text, 2), metric, items, None, None, speed, batches)
     half = is_half(first.run.record) or is_half(second.run.record)
-    allowed = tolerance(both, *_nulls(first, others, metric), half=half)
+    allowed = tolerance(both, half=half)
     apart = measure(both, allowed)
     clues = Clues(_restarts(first, second), _is_random(first, second), allowed.step, batches)
     verdict = judge(items, apart, clues, letters)
@@ -123,23 +117,6 @@ def _said_besides(verdict: Verdict, batches: Batches | None, notes: Sequence[str
     said = " ".join([verdict.text, *verdict.notes])
     every = [*([batches.text] if batches is not None else []), *notes]
     return [note for note in every if note not in said]
-
-
-def _nulls(first: _Seen, others: Sequence[_Seen], metric: str) -> tuple[list[Pair], list[Pair]]:
-    """Return the pairs of the first run with its reruns, and with runs of another seed."""
-    reruns: list[Pair] = []
-    seeds: list[Pair] = []
-    for other in others:
-        if metric not in other.series:
-            continue
-        both = pair(first.series[metric], other.series[metric])
-        items = differences(first.run.record, other.run.record)
-        decisive = [item for item in items if item.group not in _NO_SETTING]
-        is_seed = any(item.kind is Kind.SEED or item.key == "model.checksum" for item in items)
-        if not both.finite.any() or any(item.kind is not Kind.SEED for item in decisive):
-            continue
-        (seeds if is_seed else reruns).append(both)
-    return reruns, seeds
 
 
 def _restarts(first: _Seen, second: _Seen) -> list[tuple[str, int]]:

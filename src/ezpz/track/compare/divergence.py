@@ -10,6 +10,10 @@ mean over a window stays small. Signs say that they are not such runs, and the e
 
 Rounding can also delay or hasten a steep fall of the loss. So a window's tolerance is m (1 + t |slope|), with m the
 tolerance of a mean, t the steps so far and the slope that of the log loss: m in height, or m of the steps in time.
+
+Tolerances are of the log ratio, so 1e-3 is one part in a thousand. They come from measurements on small networks
+(docs/compare.md): weights rounded by 4e-3 give at most 6e-4 over the first 10 steps; in means over 50 steps they reach
+0.5 of the tolerance in float32 and 0.7 in bfloat16, a learning rate that is 3 % higher 3 and more.
 """
 
 from __future__ import annotations
@@ -17,14 +21,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ezpz.track.compare.noise import window_of, windowed
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ezpz.track.compare.curves import Pair
-    from ezpz.track.compare.noise import Tolerance
 
+_MATERIAL = 0.02
+_DEFAULT = 1e-3
+_HALF = 2e-3  # of a mean, where weights are rounded to 8 bits at every step
+_LONGEST_WINDOW = 50
+_ENOUGH = 20  # values from which on it can be seen that they were rounded
+_MANTISSAS = (8, 11)  # bits of bfloat16 and float16, the leading one included
 _START = 10  # steps in which equal runs cannot have drifted apart
 _BEFORE, _AFTER, _LEAST, _FACTOR = 25, 10, 5, 4.0
 _CHUNK = 1 << 15  # places that are looked at together: 25 values of each are held
@@ -32,6 +39,55 @@ _SD = 4.0
 _EXACT = 10  # steps equal to the last bit, after which the first that is not is where it began
 _FEWEST = 20  # points from which on a correlation says something
 _TOGETHER = 0.5  # correlation from step to step; with the same batches it is 0.9 and more, even with other weights
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """By how much two equal runs may differ.
+
+    Attributes:
+        step: Of the log ratio at single steps, before the runs have had time to drift apart.
+        mean: Of its mean over a window.
+        material: Of its mean over a window, from which on a difference matters.
+        source: Where the numbers come from, in words.
+    """
+
+    step: float
+    mean: float
+    material: float
+    source: str
+
+
+def tolerance(pair: Pair, *, half: bool = False) -> Tolerance:
+    """Return the tolerance for a pair of runs; it is larger where the values were rounded when they were recorded.
+
+    Args:
+        pair: The runs.
+        half: Whether one of them computes in half precision.
+    """
+    rounded = max(_resolution(pair.a[pair.finite]), _resolution(pair.b[pair.finite]))
+    mean = max(_HALF if half else _DEFAULT, rounded / 2)
+    source = "default of half precision" if half else "default"
+    if rounded > _DEFAULT:
+        source += f"; values are recorded to {rounded:.0e} of their size"
+    return Tolerance(max(_DEFAULT, rounded), mean, max(_MATERIAL, mean), source)
+
+
+def _resolution(values: Any) -> float:
+    """Return by what share of their size values were rounded, 0 if they were not: bfloat16, float16, few decimals."""
+    import numpy as np
+
+    values = np.unique(values[values != 0])
+    if values.size < _ENOUGH:
+        return 0.0
+    mantissas = np.frexp(values)[0]
+    for bits in _MANTISSAS:
+        if (mantissas * 2**bits == np.round(mantissas * 2**bits)).all():
+            return float(2.0**-bits)
+    for decimals in range(7):
+        if np.allclose(values, np.round(values, decimals), rtol=1e-12, atol=0.0):
+            return float(10.0**-decimals / np.median(np.abs(values)))
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -83,7 +139,7 @@ def measure(pair: Pair, allowed: Tolerance) -> Divergence:
     finite, r = pair.finite, pair.ratio
     steps = pair.steps[finite]
     width = window_of(len(r))
-    means, sds = windowed(r, width)
+    means, sds = _windowed(r, width)
     errors = _SD * sds / np.sqrt(width)
     limits = np.maximum(allowed.mean * (1.0 + _steepness(pair.levels[0], width)), errors)
     differs = np.flatnonzero(~((pair.a == pair.b) | (np.isnan(pair.a) & np.isnan(pair.b))))
@@ -113,6 +169,22 @@ def measure(pair: Pair, allowed: Tolerance) -> Divergence:
     )
 
 
+def window_of(points: int) -> int:
+    """Return the length of a window: 50 steps, a quarter of a shorter run, and at least 5."""
+    return max(1, min(points, max(5, min(_LONGEST_WINDOW, points // 4))))
+
+
+def _windowed(values: Any, width: int) -> tuple[Any, Any]:
+    """Return mean and standard deviation of every ``width`` neighbours, each of shape (points - width + 1,)."""
+    import numpy as np
+
+    if len(values) < width:
+        return np.empty(0), np.empty(0)
+    sums, squares = (np.concatenate([[0.0], np.cumsum(each)]) for each in (values, values**2))
+    means = (sums[width:] - sums[:-width]) / width
+    return means, np.sqrt(np.maximum((squares[width:] - squares[:-width]) / width - means**2, 0.0))
+
+
 def _steepness(level: Any, width: int) -> Any:
     """Return t times the slope of a curve at t, a number for each window.
 
@@ -120,7 +192,7 @@ def _steepness(level: Any, width: int) -> Any:
     """
     import numpy as np
 
-    smooth = windowed(level, width)[0]
+    smooth = _windowed(level, width)[0]
     place = np.arange(len(smooth))
     reach = np.maximum(width, place // 20)
     low, high = np.maximum(place - reach, 0), np.minimum(place + reach, len(smooth) - 1)
