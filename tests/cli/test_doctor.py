@@ -67,6 +67,9 @@ def test_hosts_of_a_lab_are_compared_and_one_that_is_gone_is_named(make_hosts, e
     assert set(findings(done)) == {"stale"}
     assert [facts["master"]["problem"] for facts in answer["facts"]] == ["", "", ""]
     assert {facts["master"]["interface"] for facts in answer["facts"][1:]} == {"eth0"}
+    clocks = answer["facts"][0]["master"]["clocks"]
+    assert set(clocks) == {"1", "2"}
+    assert all(abs(ahead) <= trip for ahead, trip in clocks.values())  # the hosts of a lab share one clock
     assert {facts["script"]["size"] for facts in answer["facts"]} == {5}
 
     done = doctor(GLOO_SOCKET_IFNAME="ib77")

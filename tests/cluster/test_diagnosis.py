@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from ezpz.cluster.baseline import compare
 from ezpz.cluster.diagnosis import diagnose, summary
 from ezpz.cluster.examine import parse_answer, stale_variables
 from ezpz.cluster.health import device_health, quotas
@@ -159,32 +158,6 @@ def test_a_clock_that_was_measured_counts_before_the_moment_of_the_answer():
     hosts[0]["master"]["clocks"]["2"] = [-0.1, 0.0001]
     assert diagnose(hosts) == []
 
-
-def test_a_neighbour_in_the_ring_that_cannot_be_reached_is_a_problem():
-    hosts = three()
-    hosts[1]["master"]["next"] = {"host": "n03", "problem": "timed out"}
-    assert [(each.is_problem, each.text) for each in diagnose(hosts)] == [(True, "n02 cannot reach n03: timed out")]
-
-
-def test_a_host_is_compared_with_its_own_median_before_that_of_others():
-    earlier = {"n02": [{"matmul on cuda:0": 320e12}] * 12, "n01": [{"matmul on cuda:0": 320e12}] * 2}
-    now = {
-        "n01": {"matmul on cuda:0": 150e12},
-        "n02": {"matmul on cuda:0": 198.4e12},
-        "n03": {"matmul on cuda:0": 300e12},
-    }
-    assert [str(" ".join(each)) for each in compare(now, earlier)] == [
-        "n02 38 % below its own median of 12 runs: matmul on cuda:0, 198 TFLOP/s instead of 320 TFLOP/s"
-    ]
-    now["n01"]["matmul on cuda:0"] = 100e12
-    assert "n01 50 % below the median of 3 hosts: matmul on cuda:0, 100 TFLOP/s" in " ".join(next(compare(now, {})))
-    two = {"n01": [{"matmul on cuda:0": value} for value in (100e12, 100e12, 320e12, 320e12)]}
-    assert "instead of 210 TFLOP/s" in next(compare({"n01": {"matmul on cuda:0": 99e12}}, two)).text
-    late = {"n01": [{"latency to n02": 20e-6}] * 3}
-    assert list(compare({"n01": {"latency to n02": 90e-6}}, late)) == []
-    assert [each.text for each in compare({"n01": {"latency to n02": 400e-6}}, late)] == [
-        "20.0 times its own median of 3 runs: latency to n02, 400 µs instead of 20 µs"
-    ]
 
 
 TOOLS = {

@@ -339,7 +339,7 @@ _ezpz_arguments() { # VERB
       '(--hosts)--hosts[these hosts, as for `launch`\: n01,n\[03-05\]]:hosts:_ezpz_offer hosts'
       '(--job)--job[all hosts of the job that this shell is in]'
       '(--outdir)--outdir[where the run will write (outputs)]:outdir:_files -/'
-      '(--full)--full[also measure network, devices and the run'\''s folder]'
+      '(--full)--full[also compute on each device, and compare with the CPU]'
       '(--json)--json[print one JSON object\: hosts, findings, facts]'
       '(--bundle)--bundle[also write a zip for a support ticket, without secrets]:bundle:_files'
       '*:doctor:_files'

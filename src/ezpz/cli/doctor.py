@@ -12,9 +12,8 @@ from pathlib import Path
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
-from ezpz.cluster.baseline import amount, compare, keep, kept, measured
 from ezpz.cluster.diagnosis import Finding, diagnose, summary
-from ezpz.cluster.examine import RUN_FOLDER, compute, examine, parse_answer, stale_variables
+from ezpz.cluster.examine import compute, examine, parse_answer, stale_variables
 from ezpz.errors import MachineError, UsageError
 from ezpz.fields import as_dict
 from ezpz.files import open_regular, own_state_folder
@@ -39,7 +38,7 @@ _OPTIONS = (
     option("--hosts", metavar="LIST", help="these hosts, as for `launch`: n01,n[03-05]"),
     option("--job", action="store_true", help="all hosts of the job that this shell is in"),
     option("--outdir", metavar="DIR", help="where the run will write (outputs)"),
-    option("--full", action="store_true", help="also measure network, devices and the run's folder; some seconds"),
+    option("--full", action="store_true", help="also compute on each device, and compare with the CPU; some seconds"),
     option("--json", action="store_true", help="print one JSON object: hosts, findings, facts"),
     option("--bundle", metavar="FILE", help="also write a zip for a support ticket, without secrets"),
 )
@@ -49,7 +48,7 @@ a rank, and tries to reach the first host."""
 _EXAMPLES = (
     ("ezpz doctor", "look at this host"),
     ("ezpz doctor train.py", "and at a script"),
-    ("ezpz doctor --job --full", "measure every host of the job, and compare with its earlier runs"),
+    ("ezpz doctor --job --full", "let every device of every host of the job compute"),
 )
 _EXITS = (("125", "something is wrong that makes a launch fail"),)
 _CACHES = ("HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
@@ -74,17 +73,14 @@ def _doctor(options: Namespace) -> int:
     else:
         hosts = [_this_host(request)]
     findings = [*findings, *diagnose(hosts)]
-    speeds = {str(facts["host"]): measured(facts) for facts in hosts} if options.full else {}
-    findings += _slower(speeds)
     seconds = time.monotonic() - begun
     answer = {
         "seconds": round(seconds, 2),
         "hosts": [facts["host"] for facts in hosts],
         "findings": [as_dict(finding) for finding in findings],
-        **({"measured": speeds} if options.full else {}),
         "facts": hosts,
     }
-    show(json.dumps(answer, indent=2) if options.json else _text(hosts, findings, seconds, speeds))
+    show(json.dumps(answer, indent=2) if options.json else _text(hosts, findings, seconds))
     if options.bundle:
         _write_bundle(Path(options.bundle).expanduser(), answer)
     return 125 if any(finding.is_problem for finding in findings) else 0
@@ -119,33 +115,6 @@ def _this_host(request: Facts) -> Facts:
     return facts
 
 
-def _slower(speeds: dict[str, dict[str, float]]) -> list[Finding]:
-    """Return which hosts are slower than they were, or than the others, and keep what was measured."""
-    if not speeds:
-        return []
-    cure = "run it again when the host is idle; if it stays so, ask the administrators, or --exclude"
-    found = [
-        Finding(False, f"{host} {text}", f"{cure} {host}", "slow") for host, text in compare(speeds, kept(os.environ))
-    ]
-    try:
-        keep(os.environ, speeds)
-    except OSError as error:
-        cure = "make the state folder writable (XDG_STATE_HOME, else ~/.local/state)"
-        found.append(Finding(False, f"what was measured cannot be kept: {error.strerror}", cure, "baseline"))
-    return found
-
-
-def _speed_table(speeds: dict[str, dict[str, float]]) -> list[str]:
-    rows = [(host, name, amount(name, value)) for host, values in speeds.items() for name, value in values.items()]
-    if not rows:
-        return []
-    cells = [
-        (visible(host) if place == 0 or rows[place - 1][0] != host else "", visible(name), value)
-        for place, (host, name, value) in enumerate(rows)
-    ]
-    return [*aligned([("HOST", "WHAT", "MEASURED"), *cells], {2}), ""]
-
-
 def _request(options: Namespace) -> dict[str, Any]:
     try:
         folder = str(Path.cwd())
@@ -154,7 +123,7 @@ def _request(options: Namespace) -> dict[str, Any]:
     script = str(Path(options.script).expanduser().absolute()) if options.script else ""
     shm = "/dev/shm"  # noqa: S108  # the mount itself
     places = {
-        RUN_FOLDER: str(Path(options.outdir or "outputs").expanduser().absolute()),
+        "the run's folder": str(Path(options.outdir or "outputs").expanduser().absolute()),
         "TMPDIR": "",  # as on each host
         "the home folder": os.environ.get("HOME", ""),
         shm: shm if Path(shm).is_dir() else "",
@@ -168,7 +137,6 @@ def _request(options: Namespace) -> dict[str, Any]:
         "script": script,
         "places": places,
         "stale": stale,
-        "full": options.full,
         "compute": options.full,
     }
 
@@ -253,9 +221,7 @@ def _ask_all(request: Facts, folder: Path, chosen: Sequence[str]) -> tuple[list[
     return ordered, code, cause, [*plan.hosts]
 
 
-def _text(
-    hosts: Sequence[dict[str, Any]], findings: Sequence[Finding], seconds: float, speeds: dict[str, dict[str, float]]
-) -> str:
+def _text(hosts: Sequence[Facts], findings: Sequence[Finding], seconds: float) -> str:
     color = use_color(sys.stdout)
     lines = []
     for finding in findings:
@@ -266,7 +232,6 @@ def _text(
         indent = " " * 9
         cure = _filled(f"{indent}→ {visible(finding.cure)}", f"{indent}  ")
         lines += [text, cure]
-    lines += ["", *_speed_table(speeds)[:-1]] if speeds else []
     silent = sum(finding.check == "silent" for finding in findings)
     names = visible(hosts[0]["host"]) if len(hosts) == 1 and not silent else f"{len(hosts) + silent} hosts"
     problems = sum(finding.is_problem for finding in findings)

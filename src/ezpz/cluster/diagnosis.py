@@ -391,7 +391,7 @@ def _name_of_first(hosts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _reach(hosts: Sequence[Facts]) -> Iterator[Finding]:
-    """Find hosts that cannot connect to the first one, or to the next one in the ring."""
+    """Find hosts that cannot connect to the first one."""
     others = _that_connect(hosts)
     failed = [(host, master) for host, master in others if master.get("problem")]
     if failed:
@@ -403,11 +403,6 @@ def _reach(hosts: Sequence[Facts]) -> Iterator[Finding]:
         else:
             cure = f"leave out what cannot be reached: --exclude {','.join(names)}"
             yield _problem("reach", f"{listed(names)} cannot reach {what}", cure)
-    for facts in hosts:
-        following = _part(facts, "master").get("next") or {}
-        if following.get("problem"):
-            text = f"{facts['host']} cannot reach {following['host']}: {following['problem']}"
-            yield _problem("reach", text, "open all ports between the hosts of a job; ranks connect in a ring")
 
 
 def _clocks(hosts: Sequence[Facts]) -> Iterator[Finding]:

@@ -29,12 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn
 
-__all__ = ["PROBE", "RUN_FOLDER", "compute", "examine", "parse_answer", "print_facts", "stale_variables"]
+__all__ = ["PROBE", "compute", "examine", "parse_answer", "print_facts", "stale_variables"]
 
 MARK = '{"examined": 1,'
-RUN_FOLDER = "the run's folder"  # its name in ``places``: the one that is measured
 _LIMIT = 2.0  # seconds for what may hang: a mount, the name server
-_SPEEDS = 40.0  # seconds to import torch and to measure
 _ALL = 180.0  # seconds for everything together, in a process of its own
 _COMPUTING = 60.0  # seconds to import torch, on a busy machine, and to compute on each device
 _LIMITS = {  # seconds for what only a busy host, or a slow disk, makes late, and what waits by itself
@@ -98,9 +96,8 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
     Args:
         request: ``folder`` (the working folder), ``script`` (a file, or empty), ``places`` (what a folder is for to its
             path; a place without one is where the variable of its name says on this host), ``stale`` (what
-            `stale_variables` returned where the command was typed), ``full`` (whether to measure the speed of the
-            network, the devices and the run's folder, in turn, which takes seconds), ``forks`` (set in the process
-            below, which looks itself, whatever a ``sitecustomize`` has started there).
+            `stale_variables` returned where the command was typed), ``forks`` (set in the process below, which looks
+            itself, whatever a ``sitecustomize`` has started there).
         environ: The environment.
 
     A process that has threads leaves it to one of its own, because what it would have to fork here is a copy in which
@@ -111,7 +108,7 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
     """
     if not request.get("forks") and not _is_alone():
         return _elsewhere(request, environ)
-    places, full = _paths(request.get("places") or {}, environ), bool(request.get("full"))
+    places = _paths(request.get("places") or {}, environ)
     on_mounts: dict[str, Callable[[], Any]] = {
         "folder": lambda: _folder(str(request.get("folder", ""))),
         "script": lambda: _script(str(request.get("script", ""))),
@@ -121,7 +118,7 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
         "python": _python,
         "own_address": lambda: sorted(_addresses_of(os.uname().nodename)),
         "interfaces": _interfaces,
-        "master": lambda: _master(environ, full=full),
+        "master": lambda: _master(environ),
         "proxies": lambda: _proxies(environ),
         "devices": lambda: _devices(environ),
         "quotas": lambda: quotas(environ, list(places.values())),
@@ -144,7 +141,6 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
         **{name: answers.get(name) for name in ("folder", "script", *elsewhere)},
         "places": {what: answers.get(f"place {what}") for what in places},
         "hanging": sorted(name for name in (*on_mounts, *elsewhere) if name not in answers),
-        **(_speeds(places.get(RUN_FOLDER, ""), answers) if full else {}),
     }
 
 
@@ -207,21 +203,6 @@ def parse_answer(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return answer if isinstance(answer, dict) and isinstance(answer.get("host"), str) else None
-
-
-def _speeds(folder: str, answers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `ezpz.dist.speed` measures of a folder and of the devices."""
-    import subprocess
-
-    from ezpz.interpreter import module_line
-
-    can_write = (answers.get(f"place {RUN_FOLDER}") or {}).get("can_write")
-    line = [*module_line("ezpz.dist.speed"), folder if can_write else ""]
-    try:
-        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SPEEDS, check=False)
-        return dict(json.loads(done.stdout))
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        return {"product_speed": {"error": f"{type(error).__name__}: {error}"}}
 
 
 # What may hang
@@ -527,7 +508,7 @@ def _proxies(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _master(environ: Mapping[str, str], *, full: bool) -> dict[str, Any]:
+def _master(environ: Mapping[str, str]) -> dict[str, Any]:
     """Try to reach the first host, as ranks will; every host but the first connects, the first listens.
 
     Returns:
@@ -541,7 +522,7 @@ def _master(environ: Mapping[str, str], *, full: bool) -> dict[str, Any]:
         return {}
     from ezpz.cluster.meeting import join, receive
 
-    met = receive(int(port), int(world) - 1, full=full) if rank == "0" else join(name, int(port), int(rank), full=full)
+    met = receive(int(port), int(world) - 1) if rank == "0" else join(name, int(port), int(rank))
     route = route_to(name)
     addresses = sorted(_addresses_of(name))
     return {"name": name, "addresses": addresses, "interface": route.interface, "rank": int(rank), **met}
