@@ -68,7 +68,7 @@ EXPECTED = {  # checks of each host's findings: a piece of the text, and of the 
     ("name", "n01 means 127.0.1.1 on n03"): "correct /etc/hosts or DNS on n03",
     ("own name", "n03: this host's own name means 127.0.1.1"): "/etc/hosts",
     ("own name", "n04: this host's own name n04 means no address"): "/etc/hosts",
-    ("reach", "n03, n04 cannot reach n01: "): "--exclude n03,n04",
+    ("reach", "n03, n04 cannot reach n01, where the ranks meet: "): "--exclude n03,n04",
     ("quota", "n04: the quota of nas:/home is used up: 0.9 of 0.9 GiB"): "remove files",
     ("nofile", "n04: the limit nofile is 512"): "ulimit -n",
     ("down", "n03: the interface ib0 (10.9.9.3) is down"): "bring it up",
@@ -78,7 +78,7 @@ EXPECTED = {  # checks of each host's findings: a piece of the text, and of the 
     ("same", "torch 2.12.0 on n04, 2.13.0 on 3 hosts"): "--exclude n04",
     ("stale", "this shell is no rank, and holds RANK=3"): "unset RANK",
     ("proxy", "the proxy of http_proxy cannot be reached"): "",
-    ("mask", "all 4 hosts: CUDA_VISIBLE_DEVICES=0,0 names device 0"): "unset CUDA_VISIBLE_DEVICES",
+    ("mask", "all 4 hosts: CUDA_VISIBLE_DEVICES=0,0 names no device"): "unset CUDA_VISIBLE_DEVICES",
 }
 
 

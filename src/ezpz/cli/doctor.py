@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -12,14 +11,14 @@ from pathlib import Path
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
-from ezpz.cluster.diagnosis import Finding, diagnose, summary
-from ezpz.cluster.examine import compute, examine, parse_answer, stale_variables
+from ezpz.cluster.diagnosis import diagnose, summary
+from ezpz.cluster.examine import compute, examine, stale_variables
+from ezpz.cluster.host_rules import Finding
 from ezpz.errors import MachineError, UsageError
 from ezpz.fields import as_dict
 from ezpz.files import open_regular, own_state_folder
-from ezpz.launch.host_probe import ask_each, cause_of, environment, examining_line
+from ezpz.launch.host_probe import ask_each, ask_together
 from ezpz.launch.temporary import TemporaryFolder
-from ezpz.records.launch import LaunchRecord
 from ezpz.redact import redact_text
 from ezpz.tables import aligned, wrapped
 from ezpz.track.quantities import duration
@@ -52,8 +51,7 @@ _EXAMPLES = (
 )
 _EXITS = (("125", "something is wrong that makes a launch fail"),)
 _CACHES = ("HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
-_START, _TIMEOUT = 30, 60  # seconds for all hosts to start a Python, and to answer
-_LATE = 10.0  # seconds for the last words of a launch that is over: this machine may be busy
+_LIMITS = ("--start-timeout", "30", "--timeout", "60")  # seconds for all hosts to start a Python, and to answer
 _TAIL = 1 << 16  # bytes of a log that go into a bundle
 
 
@@ -152,7 +150,7 @@ def _look_at_job(request: Facts, hosts: str | None) -> tuple[list[Facts], list[F
     """
     chosen = ["--hosts", hosts] if hosts else []
     with _own_folder() as folder:
-        found, code, cause, planned = _ask_all(request, Path(folder, "all"), chosen)
+        found, code, cause, planned = ask_together(request, f"{folder}/all", *_LIMITS, *chosen)
         if not code:
             return found, []
         if code == UsageError.exit_code or not planned:
@@ -163,7 +161,7 @@ def _look_at_job(request: Facts, hosts: str | None) -> tuple[list[Facts], list[F
         findings = [_silent(host, words) for host, words in silent.items()]
         up = [host for host in planned if host not in silent]
         if silent and len(up) > 1:
-            together, code, cause, _ = _ask_all(request, Path(folder, "up"), ["--hosts", ",".join(up)])
+            together, code, cause, _ = ask_together(request, f"{folder}/up", *_LIMITS, "--hosts", ",".join(up))
             found = found if code else together
         if code:
             findings.append(Finding(True, cause, "see whether `launch` starts a program on these hosts", "launch"))
@@ -187,38 +185,6 @@ def _silent(host: str, words: str) -> Finding:
         f"see whether it is up, and whether `launch --hosts {host} true` runs there; or leave it out: --exclude {host}"
     )
     return Finding(True, f"{host} does not answer: {words or 'no word came from it'}", cure, "silent")
-
-
-def _ask_all(request: Facts, folder: Path, chosen: Sequence[str]) -> tuple[list[Facts], int, str, list[str]]:
-    """Start one process per host as `launch` would, and return what they found, in the order of ranks, the exit code,
-    why it failed, and the hosts of its plan.
-    """
-    limits = ("--start-timeout", str(_START), "--timeout", str(_TIMEOUT))
-    line = examining_line(request, str(folder), *chosen, *limits)
-    found: dict[str, Facts] = {}
-    with subprocess.Popen(
-        line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-        env=environment(str(folder)),
-    ) as process:  # fmt: skip
-        from threading import Thread
-
-        words: list[str] = []
-        listener = Thread(target=lambda: words.extend(process.stderr or ()), daemon=True)
-        listener.start()
-        for text in process.stdout or ():
-            facts = parse_answer(text)
-            if facts is not None:
-                heard = found.get(facts["host"], {}).get("heard")
-                facts["heard"] = heard or time.time()
-                found[facts["host"]] = facts
-        code = process.wait()
-        listener.join(_LATE)
-    plan = LaunchRecord.read(folder / "run.json").plan
-    ordered = sorted(found.values(), key=lambda facts: (facts.get("master") or {}).get("rank", 0))
-    if not found and not code:
-        code = MachineError.exit_code
-    cause = cause_of(str(folder), words) or f"`launch` ended with {code} and no word"
-    return ordered, code, cause, [*plan.hosts]
 
 
 def _text(hosts: Sequence[Facts], findings: Sequence[Finding], seconds: float) -> str:

@@ -1,5 +1,7 @@
 """Say what is wrong with hosts, from what `ezpz.cluster.examine` found on each: pure, and one rule per function.
 
+Rules that a launch asks as well are those of `ezpz.cluster.host_rules`.
+
 A problem is what must make a launch fail, or hang; everything else that is worth a word is a note. Each has a cure:
 what to type, or whom to ask.
 """
@@ -8,10 +10,10 @@ from __future__ import annotations
 
 import os
 
-from ezpz.cluster.comparing import listed, majority, minorities
+from ezpz.cluster import host_rules
+from ezpz.cluster.host_rules import Finding, gather, majority
 from ezpz.cluster.installed import MPICH_KIND, OPEN_MPI
 from ezpz.cluster.network import chosen_interfaces
-from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     Facts = dict[str, Any]
 
-__all__ = ["Finding", "diagnose", "summary"]
+__all__ = ["diagnose", "summary"]
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _LEAST = {  # bytes that must be free, and what needs them
@@ -32,8 +34,7 @@ _LEAST = {  # bytes that must be free, and what needs them
 _LEAST_OF_OTHERS = (64 * _MIB, "caches")
 _INODES = 1000
 _NOFILE, _NPROC, _MEMLOCK = 1024, 1024, 64 * _MIB
-_CLOCK = 2.0  # seconds by which answers of one moment may differ: launching them takes that long, too
-_MEASURED_CLOCK = 0.5  # the same, where the first host has asked the others over their connection
+_CLOCK = 0.5  # seconds by which clocks may differ
 _IMPORT = 10.0  # seconds that importing torch may take
 _LOCAL_BRIDGES = ("docker", "virbr", "cni", "br-")
 _FAST = ("ib", "hsn", "opa")  # InfiniBand, Slingshot, Omni-Path
@@ -47,33 +48,12 @@ _ASKED = {  # whose answer is missing, where the name of the fact does not say i
 }
 
 
-class Finding(Record):
-    """Something that is wrong.
-
-    Attributes:
-        is_problem: Whether it makes a launch fail.
-        text: What is wrong, with the hosts where there are several.
-        cure: What to do.
-        check: The name of the rule.
-    """
-
-    is_problem: bool
-    text: str
-    cure: str
-    check: str
-
-
 def diagnose(hosts: Sequence[Facts]) -> list[Finding]:
     """Return what is wrong with these hosts, problems first; what several hosts share appears once."""
-    found: dict[tuple[bool, str, str, str], list[str]] = {}
+    found: dict[str, list[Finding]] = {}
     for facts in hosts:
-        for rule in _OF_ONE:
-            for finding in rule(facts):
-                found.setdefault(tuple(finding), []).append(str(facts["host"]))
-    findings = [
-        Finding(is_problem, f"{_named(names, len(hosts))}{text}", cure, check)
-        for (is_problem, text, cure, check), names in found.items()
-    ]
+        found.setdefault(str(facts["host"]), []).extend(finding for rule in _OF_ONE for finding in rule(facts))
+    findings = gather(found)
     if len(hosts) > 1:
         for across in _OF_ALL:
             findings += across(hosts)
@@ -88,14 +68,6 @@ def summary(hosts: Sequence[Facts]) -> str:
         if value and count > len(hosts) // 2:
             common.append(f"{what} {value}")
     return ", ".join(common)
-
-
-def _named(names: Sequence[str], of: int) -> str:
-    if of == 1:
-        return ""
-    if len(names) == of:
-        return f"all {of} hosts: "
-    return f"{listed(names)}: "
 
 
 def _problem(check: str, text: str, cure: str) -> Finding:
@@ -152,11 +124,9 @@ def _copies(facts: Facts) -> Iterator[Finding]:
 def _files(facts: Facts) -> Iterator[Finding]:
     folder, script = _part(facts, "folder"), _part(facts, "script")
     if folder.get("path") and not folder.get("is_there"):
-        text = f"the working folder {folder['path']} is not there"
-        yield _problem("folder", text, "start in a folder that all hosts share")
+        yield host_rules.missing_folder(folder["path"], "it is not there, or may not be entered")
     if script.get("problem"):
-        text = f"cannot read {script['path']}: {script['problem']}"
-        yield _problem("script", text, "put the script where all hosts can read it")
+        yield host_rules.unread_script(script["path"], script["problem"])
 
 
 def _places(facts: Facts) -> Iterator[Finding]:
@@ -171,10 +141,9 @@ def _places(facts: Facts) -> Iterator[Finding]:
         name = what if what == place["path"] else f"{what} ({place['path']})"
         if not place["can_write"]:
             yield _note("write", f"{name} cannot be written", f"name another one: it holds {needs}")
-        elif place["free"] < least:
-            text = f"{name} has {place['free'] / _MIB:.0f} MiB left"
-            yield _note("space", text, f"make room, or name another one: it holds {needs}")
-        elif place["inodes"] is not None and place["inodes"] < _INODES:
+            continue
+        yield from host_rules.full(what, place["path"], place["free"], least, needs)
+        if place["free"] >= least and place["inodes"] is not None and place["inodes"] < _INODES:
             text = f"{name} has room for {place['inodes']} more files"
             yield _note("inodes", text, "remove files, or ask for a larger quota")
 
@@ -239,10 +208,8 @@ def _computed(facts: Facts) -> Iterator[Finding]:
 def _masks(facts: Facts) -> Iterator[Finding]:
     for name, value in dict(facts.get("masks") or {}).items():
         devices = [each.strip() for each in str(value).split(",") if each.strip()]
-        twice = [each for each in dict.fromkeys(devices) if devices.count(each) > 1]
-        if twice:
-            text = f"{name}={value} names device {twice[0]} for two ranks"
-            yield _problem("mask", text, f"unset {name}, or name each device once")
+        if len(set(devices)) < len(devices):
+            yield host_rules.shared_device(f"{name}={value}")
 
 
 def _affinity(facts: Facts) -> Iterator[Finding]:
@@ -263,8 +230,7 @@ def _interface_variables(facts: Facts) -> Iterator[Finding]:
             continue
         chosen = chosen_interfaces(name, str(value), list(interfaces))
         if not chosen:
-            text = f"{name}={value} names no interface; there are {', '.join(interfaces)}"
-            yield _problem("ifname", text, f"unset {name}")
+            yield host_rules.no_interface(f"{name}={value}", interfaces)
         elif value.startswith("^"):
             continue  # all but these: the library chooses among the rest
         elif all(each.startswith(_LOCAL_BRIDGES) for each in chosen):
@@ -354,24 +320,18 @@ def _compare(hosts: Sequence[Facts]) -> Iterator[Finding]:
         ("devices", lambda facts: _counted(_part(facts, "devices"))),
         ("the script", lambda facts: _file(_part(facts, "script"))),
     ]
-    for what, of in rows:
-        for text, names in minorities(what, [(str(facts["host"]), of(facts)) for facts in hosts]):
-            yield _note("same", text, f"give all hosts the same, or leave out {names[0]}: --exclude {names[0]}")
+    return host_rules.differences({what: [(str(facts["host"]), of(facts)) for facts in hosts] for what, of in rows})
 
 
 def _addresses(hosts: Sequence[Facts]) -> Iterator[Finding]:
     """Find an address that several hosts have, on an interface that leads to the first host."""
-    owners: dict[str, list[str]] = {}
+    found = []
     for facts in hosts:
         used = {_part(facts, "master").get("interface"), *dict(facts.get("interface_variables") or {}).values()}
         for name, interface in _part(facts, "interfaces").items():
-            address = str(interface["address"])
-            if name in used and address and not address.startswith("127."):
-                owners.setdefault(address, []).append(str(facts["host"]))
-    for address, names in owners.items():
-        if len(set(names)) > 1:
-            text = f"{listed(names)} have the same address {address} on the interface that they meet by"
-            yield _problem("address", text, "name another interface: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME")
+            if name in used:
+                found.append((str(facts["host"]), str(facts["host"]), str(interface["address"])))
+    return host_rules.same_address(found)
 
 
 def _name_of_first(hosts: Sequence[Facts]) -> Iterator[Finding]:
@@ -393,38 +353,26 @@ def _name_of_first(hosts: Sequence[Facts]) -> Iterator[Finding]:
 def _reach(hosts: Sequence[Facts]) -> Iterator[Finding]:
     """Find hosts that cannot connect to the first one."""
     others = _that_connect(hosts)
-    failed = [(host, master) for host, master in others if master.get("problem")]
-    if failed:
-        names, first = [host for host, _ in failed], failed[0][1]
-        what = f"{first.get('name')}: {first['problem']}"
-        if len(failed) == len(others):
-            cure = "open the ports between the hosts of a job, or name an interface that they share "
-            yield _problem("reach", f"no host reaches {what}", f"{cure}(GLOO_SOCKET_IFNAME)")
-        else:
-            cure = f"leave out what cannot be reached: --exclude {','.join(names)}"
-            yield _problem("reach", f"{listed(names)} cannot reach {what}", cure)
+    problems = {host: str(master["problem"]) for host, master in others if master.get("problem")}
+    return host_rules.unreached(next((str(master.get("name")) for _, master in others), ""), problems, len(others))
 
 
 def _clocks(hosts: Sequence[Facts]) -> Iterator[Finding]:
-    """Compare clocks as the first host has measured them, else by the moments at which answers came."""
+    """Compare clocks as the first host has measured them."""
     measured: dict[str, list[float]] = next(
         (master["clocks"] for facts in hosts if (master := _part(facts, "master")).get("clocks")), {}
     )
-    ahead, least = {}, _CLOCK
+    ahead = {}
     for facts in hosts:
         rank = _part(facts, "master").get("rank")
         if measured and rank == 0:
             ahead[str(facts["host"])] = 0.0
         elif str(rank) in measured:
             ahead[str(facts["host"])] = float(measured[str(rank)][0])
-    if len(ahead) > 1:
-        least = _MEASURED_CLOCK
-    else:
-        ahead = {str(each["host"]): float(each.get("time") or 0.0) - float(each.get("heard") or 0.0) for each in hosts}
-    middle = sorted(ahead.values())[(len(ahead) - 1) // 2]
+    middle = sorted(ahead.values())[(len(ahead) - 1) // 2] if ahead else 0.0
     for host, seconds in ahead.items():
         off = seconds - middle
-        if abs(off) > least:
+        if abs(off) > _CLOCK:
             size = f"{abs(off):.0f} s" if abs(off) >= 10 else f"{abs(off):.2g} s"
             text = f"the clock of {host} is {size} {'ahead' if off > 0 else 'behind'}"
             yield _note("clock", text, "ask the administrators for NTP; times in logs and file dates of it are off")

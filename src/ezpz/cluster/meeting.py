@@ -6,7 +6,6 @@ was given between question and receipt.
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 

@@ -291,7 +291,7 @@ def verdicts(answers: Mapping[str, Answer], devices: Mapping[str, int]) -> dict[
         answers: Of each host.
         devices: How many devices each must have; a host that is not named may have any number.
     """
-    from ezpz.cluster.comparing import majority
+    from ezpz.cluster.host_rules import majority
 
     counts = [_computed(each).get("count") for each in answers.values()]
     usual, number = majority([count for count in counts if count is not None])

@@ -1,6 +1,6 @@
-"""Ask hosts side by side how they are, each by a launch of its own, so that no host waits for another.
+"""Ask hosts how they are: by one launch, or side by side, each by one of its own, so that no host waits for another.
 
-Attempts probe their hosts in this way, and `ezpz doctor` those of a job of which some do not come up. What a host
+Attempts probe their hosts in the latter way, and `ezpz doctor` those of a job of which some do not come up. What a host
 answers is that of `ezpz.cluster.examine`.
 """
 
@@ -11,6 +11,7 @@ import os
 import signal
 import time
 
+from ezpz.errors import MachineError
 from ezpz.fields import Record
 from ezpz.interpreter import module_line
 from ezpz.records.launch import LaunchRecord
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-__all__ = ["Answer", "ask_each", "cause_of", "environment", "examining_line"]
+    Facts = dict[str, Any]
+
+__all__ = ["Answer", "ask_each", "ask_together"]
 
 _AT_ONCE = 128  # launches, of 12 MiB each: see docs/attempts.md
 _PATIENCE = 20.0  # seconds for the other hosts to answer when half of them have
@@ -45,27 +48,26 @@ class Answer(Record):
     words: str = ""
 
 
-def examining_line(request: Mapping[str, Any], folder: str, *options: str) -> list[str]:
-    """Return the launch of a process on each host that looks at it.
+def ask_together(request: Mapping[str, Any], folder: str, *options: str) -> tuple[list[Facts], int, str, list[str]]:
+    """Ask hosts by one launch, in which they also try to reach the first.
 
     Args:
         request: As `ezpz.cluster.examine.examine` takes it.
-        folder: For the record of the launch.
-        options: Of `launch`: hosts, limits, the launcher.
+        folder: For the record of the launch; it is made.
+        options: Of `launch`: hosts, limits.
+
+    Returns:
+        What hosts have found, in the order of ranks; the exit code; why it failed; and the hosts of the plan.
     """
-    # Nothing is looked at before: this is the look, and ``--check full`` would ask it again.
-    fixed = ("--ppn", "1", "--oversubscribe", "--check", "off", "--log-dir", folder)
-    examine = module_line("ezpz.cluster.examine")
-    return [*module_line("ezpz.launch"), *options, *fixed, "--", *examine, json.dumps(request)]
-
-
-def environment(folder: str) -> dict[str, str]:
-    """Return the environment of such launches, which are none of the user's: their records are kept in this folder."""
-    from ezpz.cluster.examine import stale_variables
-
-    dropped = {*stale_variables(os.environ), *_OF_NO_RANK}
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    return {**kept, "XDG_STATE_HOME": folder, "EZPZ_HARDWARE": "0"}
+    child = _start(request, folder, options)
+    try:
+        code = child.wait()
+    finally:
+        _end([child])
+    found = sorted(_facts(folder), key=lambda facts: (facts.get("master") or {}).get("rank", 0))
+    code = code or (0 if found else MachineError.exit_code)
+    cause = _cause(folder) or f"`launch` ended with {code} and no word"
+    return found, code, cause, [*LaunchRecord.read(os.path.join(folder, "run.json")).plan.hosts]
 
 
 def ask_each(hosts: Sequence[str], request: Mapping[str, Any], folder: str, *options: str) -> dict[str, Answer]:
@@ -81,7 +83,7 @@ def ask_each(hosts: Sequence[str], request: Mapping[str, Any], folder: str, *opt
         options: Of `launch`, such as the launcher.
     """
     children: dict[str, subprocess.Popen[bytes]] = {}
-    waiting = list(hosts)
+    waiting, limit = list(hosts), ("--timeout", str(_LONGEST))
     end, is_counting = time.monotonic() + _LONGEST, False
     try:
         while time.monotonic() < end:
@@ -89,7 +91,7 @@ def ask_each(hosts: Sequence[str], request: Mapping[str, Any], folder: str, *opt
             if not waiting and not running:
                 break
             for host in waiting[: _AT_ONCE - running]:
-                children[host] = _start(host, request, os.path.join(folder, host), options)
+                children[host] = _start(request, os.path.join(folder, host), [*limit, "--hosts", host, *options])
                 waiting.remove(host)
             answered = sum(child.returncode == 0 for child in children.values())
             if not (is_counting or waiting) and 2 * answered >= len(hosts):
@@ -100,14 +102,26 @@ def ask_each(hosts: Sequence[str], request: Mapping[str, Any], folder: str, *opt
     return {host: _answer(os.path.join(folder, host)) for host in children}
 
 
-def _start(host: str, request: Mapping[str, Any], folder: str, options: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(request: Mapping[str, Any], folder: str, options: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start the launch of a process on each host that looks at it; it is none of the user's."""
     import subprocess
 
+    from ezpz.cluster.examine import stale_variables
+
     os.mkdir(folder, 0o700)
-    line = examining_line(request, folder, "--hosts", host, "--timeout", str(_LONGEST), *options)
+    # Nothing is looked at before: this is the look, and ``--check full`` would ask it again.
+    fixed = ("--ppn", "1", "--oversubscribe", "--check", "off", "--log-dir", folder)
+    examine = [*module_line("ezpz.cluster.examine"), json.dumps(request)]
+    dropped = {*stale_variables(os.environ), *_OF_NO_RANK}
+    environ = {name: value for name, value in os.environ.items() if name not in dropped}
     with open(os.path.join(folder, "answer"), "wb") as out, open(os.path.join(folder, "words"), "wb") as words:
         return subprocess.Popen(
-            line, env=environment(folder), stdin=subprocess.DEVNULL, stdout=out, stderr=words, start_new_session=True
+            [*module_line("ezpz.launch"), *options, *fixed, "--", *examine],
+            env={**environ, "XDG_STATE_HOME": folder, "EZPZ_HARDWARE": "0"},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=words,
+            start_new_session=True,
         )
 
 
@@ -130,23 +144,24 @@ def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _answer(folder: str) -> Answer:
+    facts = next(iter(_facts(folder)), None)
+    began = bool(facts or LaunchRecord.read(os.path.join(folder, "run.json")).began)
+    return Answer(facts=facts, began=began, words=_cause(folder))
+
+
+def _facts(folder: str) -> list[Facts]:
+    """Return what each host has found; its last line holds the most."""
     from ezpz.cluster.examine import parse_answer
 
-    facts: dict[str, Any] | None = None
     with open(os.path.join(folder, "answer"), encoding="utf-8", errors="replace") as file:
-        for line in file:
-            facts = parse_answer(line) or facts  # the last one holds the most
-    with open(os.path.join(folder, "words"), encoding="utf-8", errors="replace") as file:
-        words = cause_of(folder, file.readlines())
-    return Answer(
-        facts=facts, began=bool(facts or LaunchRecord.read(os.path.join(folder, "run.json")).began), words=words
-    )
+        return [*{facts["host"]: facts for line in file if (facts := parse_answer(line))}.values()]
 
 
-def cause_of(folder: str, lines: Sequence[str]) -> str:
+def _cause(folder: str) -> str:
     """Return what ended a launch: the cause in its record, else the last line that it wrote, without our name."""
     cause = LaunchRecord.read(os.path.join(folder, "run.json")).failure.text
     if cause:
         return cause
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    with open(os.path.join(folder, "words"), encoding="utf-8", errors="replace") as file:
+        last = next((line.strip() for line in reversed(file.readlines()) if line.strip()), "")
     return last.removeprefix("ezpz: ").removeprefix("launch: ")

@@ -11,6 +11,8 @@ import os
 import time
 from functools import cache
 
+from ezpz.cluster import host_rules
+from ezpz.cluster.host_rules import Finding, gather, listed, majority
 from ezpz.errors import EzpzError, MachineError, UsageError
 from ezpz.fields import Record
 from ezpz.interpreter import module_line, script_of
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Preflight", "Refusal", "refusals"]
 
-_EXCLUDED = 3  # hosts of one value that a cure leaves out
-_LEAST = 64 << 20  # bytes that should be free where a launch writes
+_MUST_FAIL = {"folder", "script", "mask"}
 _FULL = 120  # seconds for `ezpz doctor`
 _RECORDED = 1024  # hosts whose facts are in run.json; of more, what was found alone
 _TOGETHER = 0.3  # seconds for the agents of other hosts to report the same
@@ -141,8 +142,8 @@ class Preflight(LauncherSide):
 
     def _notes(self) -> list[str]:
         """Return what else the user should know, each with what to type."""
-        more = [f"{each['text']}; {each['cure']}" for each in self._doctor.findings]
-        return [*more, *_notes(self._by_name(), self._plan)]
+        own = [f"{each.text}; {each.cure}" for each in _notes(self._by_name(), self._plan)]
+        return [*dict.fromkeys([*(f"{each['text']}; {each['cure']}" for each in self._doctor.findings), *own])]
 
     def _record(self) -> dict[str, Any]:
         from ezpz.fields import to_fields
@@ -204,34 +205,43 @@ def _ask_doctor(launch: str, hosts: str, script: str) -> _Doctor:
 
 def refusals(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[Refusal]:
     """Yield why ranks of a plan must fail, by what was found on hosts that have answered."""
-    several = len(plan.placement.hosts) > 1
-    absent = {name: looked.folder_problem for name, looked in hosts.items() if looked.folder_problem}
-    if absent:
-        problem = next(iter(absent.values()))
-        text = (
-            f"the working folder {_where()} is missing on {_listed([*absent])}: {problem}; "
-            f"expected it on every host. Start in a folder that they share{_leave_out([*absent], several)}."
-        )
-        yield _of_hosts(text, absent, hosts, f"the working folder {_where()} is missing there")
-    unread = {name: looked.script_problem for name, looked in hosts.items() if looked.script_problem}
-    if unread:
-        yield _unread(unread, hosts, plan)
-    for name, looked in hosts.items():
-        if looked.shared:
-            yield _by_user(
-                f"{looked.shared} names no device of its own for each of the {_counts(plan)[name]} ranks of {name}; "
-                "expected as many devices as ranks. Name each device once, start fewer ranks with `--ppn`, or share "
-                "devices: `--oversubscribe`."
-            )
-            break
+    for finding in gather({name: _of_one(looked, plan) for name, looked in hosts.items()}):
+        if finding.check in _MUST_FAIL:
+            yield _refusal(finding, hosts, plan)
     yield from _one_machine(hosts, plan)
     yield from _no_master(hosts, plan)
 
 
-def _of_hosts(text: str, problems: Mapping[str, str], hosts: Mapping[str, Looked], what: str) -> Refusal:
-    """Return the refusal for what some hosts lack: it is the user's mistake where all that have answered lack it."""
-    if len(problems) == len(hosts) and len(hosts) > 1:
+def _of_one(looked: Looked, plan: LaunchPlan) -> Iterator[Finding]:
+    """Yield what is wrong with a host."""
+    if looked.folder_problem:
+        yield host_rules.missing_folder(_where(), looked.folder_problem)
+    if looked.script_problem:
+        yield host_rules.unread_script(script_of(plan.command), looked.script_problem)
+    if looked.shared:
+        yield host_rules.shared_device(looked.shared)
+    for variable in looked.missing:
+        yield host_rules.no_interface(variable, looked.interfaces)
+    for what, path, free in looked.room:
+        yield from host_rules.full(what, "" if path == os.curdir else path, free)
+
+
+def _refusal(finding: Finding, hosts: Mapping[str, Looked], plan: LaunchPlan) -> Refusal:
+    """Return the refusal for what some hosts lack: the user's mistake where all that have answered, or this one, do."""
+    several, script = len(plan.placement.hosts) > 1, script_of(plan.command)
+    if not several and hosts[finding.hosts[0]].script_problem == os.strerror(errno.ENOENT):
+        from ezpz.launch.run.failures import no_script
+
+        return _by_user(no_script(os.path.abspath(script)))
+    leave_out = f", or leave out {listed(finding.hosts)}: `--exclude {','.join(finding.hosts)}`" if several else ""
+    text = f"{finding.text}; {finding.cure}{leave_out}"
+    is_here = finding.check == "script" and (not several or not os.access(script, os.R_OK))
+    if finding.check == "mask" or is_here or len(finding.hosts) == len(hosts) > 1:
         return _by_user(text)
+    problems = {name: hosts[name].folder_problem or hosts[name].script_problem for name in finding.hosts}
+    what = (
+        f"it cannot read {script}" if finding.check == "script" else f"the working folder {_where()} is missing there"
+    )
     return Refusal(text, {name: f"{what} ({problem})" for name, problem in problems.items()}, is_users=False)
 
 
@@ -249,24 +259,6 @@ def _one_machine(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[Refu
                     "share devices: `--oversubscribe`."
                 )
                 return
-
-
-def _unread(unread: Mapping[str, str], hosts: Mapping[str, Looked], plan: LaunchPlan) -> Refusal:
-    """Return the refusal for a script that these hosts cannot read."""
-    script, names = script_of(plan.command), [*unread]
-    several, problem = len(plan.placement.hosts) > 1, unread[names[0]]
-    if not several and problem == os.strerror(errno.ENOENT):
-        from ezpz.launch.run.failures import no_script
-
-        return _by_user(no_script(os.path.abspath(script)))
-    on = f" on {_listed(names)}" if several else ""
-    text = (
-        f"cannot read {script}{on} (from the command line): {problem}; expected a script"
-        f"{' that every host has' if several else ''}. Check the path{_leave_out(names, several)}."
-    )
-    if not several or not os.access(script, os.R_OK):  # here it is not, either
-        return _by_user(text)
-    return _of_hosts(text, unread, hosts, f"it cannot read {script}")
 
 
 def _no_master(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[Refusal]:
@@ -292,17 +284,21 @@ def _no_master(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[Refusa
             )
             yield Refusal(text, {}, by_user)
     elif others and len(others) == len(names) - 1:
-        cut = {name: problem for name, looked in others.items() if (problem := _cut_off(looked, first))}
-        if len(cut) == len(others):
-            name, problem = next(iter(cut.items()))
-            text = (
-                f"no host reaches {address} (from {origin}), where the ranks meet: on {name}, {problem}; expected "
-                f"a network that {names[0]} shares with the others. Open the ports between the hosts of a job, or name "
-                "another address of that host: `export MASTER_ADDR=ADDRESS`."
-            )
-            # One other host alone may be at fault itself.
-            blames = {names[0]: f"{UNREACHED_BY_ALL} ({name}: {problem})"} if len(cut) > 1 and not by_user else {}
-            yield Refusal(text, blames, by_user)
+        cut = _unreached(hosts, plan)
+        if len(cut) < len(others):
+            return
+        (name, problem), *more = cut.items()
+        [finding] = host_rules.unreached(f"{address} (from {origin})", cut, len(others))
+        # One other host alone may be at fault itself.
+        blames = {names[0]: f"{UNREACHED_BY_ALL} ({name}: {problem})"} if more and not by_user else {}
+        yield Refusal(f"{finding.text}; {finding.cure}", blames, by_user)
+
+
+def _unreached(hosts: Mapping[str, Looked], plan: LaunchPlan) -> dict[str, str]:
+    """Return why hosts cannot reach the first one, by their names."""
+    first = hosts.get(plan.placement.hosts[0])
+    others = {name: looked for name, looked in hosts.items() if looked is not first}
+    return {name: problem for name, looked in others.items() if (problem := _cut_off(looked, first))}
 
 
 def _cut_off(looked: Looked, first: Looked | None) -> str:
@@ -317,91 +313,33 @@ def _cut_off(looked: Looked, first: Looked | None) -> str:
 # What is worth a word.
 
 
-def _notes(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
-    missing: dict[str, list[str]] = {}
-    for name, looked in hosts.items():
-        for each in looked.missing:
-            missing.setdefault(each, []).append(name)
-    for each, names in missing.items():
-        there, variable = ", ".join(hosts[names[0]].interfaces), each.partition("=")[0]
-        yield f"{each} names no interface on {_listed(names)}; there are {there}. Run `unset {variable}`"
-    full: dict[str, list[str]] = {}
-    for name, looked in hosts.items():
-        for what, path, free in looked.room:
-            if free < _LEAST:
-                shown = "" if path == os.curdir else f" ({path})"
-                full.setdefault(f"{what}{shown} has {free >> 20} MiB left", []).append(name)
-    for text, names in full.items():
-        yield f"on {_listed(names)} {text}. Make room, or choose another folder"
+def _notes(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[Finding]:
+    yield from gather({name: _of_one(looked, plan) for name, looked in hosts.items()})
     if len(hosts) > 1:
-        yield from _cut_off_notes(hosts, plan)
-        yield from _same_address(hosts)
-        yield from _differences(hosts)
+        yield from host_rules.unreached(plan.address.value, _unreached(hosts, plan), len(plan.placement.hosts) - 1)
+        yield from host_rules.same_address([(name, looked.place, looked.address) for name, looked in hosts.items()])
+        rows = {what: [(name, of(looked)) for name, looked in hosts.items()] for what, of in _COMPARED}
+        yield from host_rules.differences(rows)
+        yield from _older_script(hosts)
 
 
-def _cut_off_notes(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
-    first = hosts.get(plan.placement.hosts[0])
-    others = [(name, looked) for name, looked in hosts.items() if looked is not first]
-    cut = {name: problem for name, looked in others if (problem := _cut_off(looked, first))}
-    if cut:
-        name, problem = next(iter(cut.items()))
-        yield (
-            f"{_listed(list(cut))} cannot reach {plan.address.value}, where the ranks meet: {problem}. Correct "
-            f"/etc/hosts, DNS or the network of {name}, or leave it out: `--exclude {','.join(cut)}`"
-        )
+_COMPARED: tuple[tuple[str, Callable[[Looked], str]], ...] = (
+    ("Python", lambda looked: looked.version),
+    ("torch", lambda looked: looked.torch),
+    ("ezpz", lambda looked: looked.ezpz),
+    ("the script", lambda looked: f"of {looked.script_size} bytes" if looked.script_size >= 0 else ""),
+)
 
 
-def _same_address(hosts: Mapping[str, Looked]) -> Iterator[str]:
-    """Find hosts with one address on the interface that leads to the first, such as that of a bridge of containers."""
-    owners: dict[str, dict[str, str]] = {}
-    for name, looked in hosts.items():
-        if looked.address and not looked.address.startswith("127."):
-            owners.setdefault(looked.address, {}).setdefault(looked.place, name)
-    for address, names in owners.items():
-        if len(names) > 1:
-            yield (
-                f"{_listed(list(names.values()))} have the same address {address} on the interface that leads to rank "
-                "0. Name another one: `export GLOO_SOCKET_IFNAME=NAME NCCL_SOCKET_IFNAME=NAME`"
-            )
-
-
-def _differences(hosts: Mapping[str, Looked]) -> Iterator[str]:
-    """Compare by majority: "torch 2.12.0 on n03, 2.13.0 on 2 hosts"."""
-    from ezpz.cluster.comparing import majority, minorities
-
-    rows: dict[str, Callable[[Looked], str]] = {
-        "Python": lambda looked: looked.version,
-        "torch": lambda looked: looked.torch,
-        "ezpz": lambda looked: looked.ezpz,
-        "the script": lambda looked: f"of {looked.script_size} bytes" if looked.script_size >= 0 else "",
-    }
-    for what, of in rows.items():
-        for text, names in minorities(what, [(name, of(looked)) for name, looked in hosts.items()]):
-            cure = f"Give all hosts the same, or leave out {names[0]}: `--exclude {','.join(names[:_EXCLUDED])}`"
-            yield f"{text}. {cure}"
+def _older_script(hosts: Mapping[str, Looked]) -> Iterator[Finding]:
     sizes = {looked.script_size for looked in hosts.values()}
     times = {name: looked.script_time for name, looked in hosts.items() if looked.script_size >= 0}
     usual, count = majority(list(times.values()))
     older = [name for name, when in times.items() if when < usual]
     if older and len(sizes) == 1 and 2 * count > len(times):  # copies made on each host have all times
-        yield (
-            f"the script is older on {_listed(older)} than on {count} hosts. Copy it again if it is not the same, or "
-            f"leave out what is old: `--exclude {','.join(older)}`"
-        )
-
-
-def _listed(names: Sequence[str]) -> str:
-    from ezpz.cluster.comparing import listed  # most launches have nothing to list
-
-    return listed(names)
-
-
-def _leave_out(names: Sequence[str], several: bool) -> str:
-    return f", or leave {_listed(names)} out: `--exclude {','.join(names)}`" if several else ""
-
-
-def _counts(plan: LaunchPlan) -> dict[str, int]:
-    return dict(zip(plan.placement.hosts, plan.placement.counts, strict=True))
+        text = f"the script is older on {listed(older)} than on {count} hosts"
+        cure = f"copy it again if it is not the same, or leave out what is old: --exclude {','.join(older)}"
+        yield Finding(False, text, cure, "same")
 
 
 def _where() -> str:
