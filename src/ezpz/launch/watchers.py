@@ -100,7 +100,7 @@ WATCHERS = (
         launcher="ezpz.watch.hardware.launcher:HardwareRecord",
         messages="ezpz.watch.hardware.messages",
         reports=("hardware", "due"),
-        orders=("hardware?",),
+        orders=("hardware?", "seldom"),
         overhears=("busy",),
         scope="host",
     ),

@@ -1,7 +1,7 @@
 /* A library that answers as NVML's documentation says, from files: DIR/0.power holds what device 0 answers, DIR is
  * FAKE_NVML. A file that is not there is "not supported". DIR/0.fails holds a code with which every call for device 0
- * fails, DIR/0.power.fails one for that call alone; DIR/stuck and DIR/0.stuck let a call never return, and
- * DIR/0.stuck.once one call. DIR/init.fails is for the beginning, DIR/0.handle.fails for the handle of device 0. */
+ * fails, DIR/0.power.fails one for that call alone; DIR/0.stuck lets a call never return.
+ * DIR/init.fails is for the beginning, DIR/0.handle.fails for the handle of device 0. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,11 +34,9 @@ static nvmlReturn_t code_in(const char *name) {
 }
 
 static void wait_if_stuck(long index) {
-    char name[64], path[512];
+    char name[64];
     snprintf(name, sizeof name, "%ld.stuck", index);
-    if (there("stuck") || there(name)) for (;;) pause();
-    snprintf(path, sizeof path, "%s/%ld.stuck.once", getenv("FAKE_NVML"), index);
-    if (unlink(path) == 0) for (;;) pause();
+    if (there(name)) for (;;) pause();
 }
 
 static nvmlReturn_t text(nvmlDevice_t device, const char *what, char *out, unsigned int size) {

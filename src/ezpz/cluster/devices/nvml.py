@@ -11,7 +11,7 @@ import ctypes
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
     from ezpz.cluster.devices.visible import Ranks
@@ -88,8 +88,6 @@ class Nvml:
     Args:
         ranks: The ranks, which say what devices they may use.
         library: The file of NVML.
-        asks: Is told the number of the card that is asked now, None when none is.
-        without: Numbers of cards that are not to be asked.
 
     Raises:
         OSError: There is no driver.
@@ -98,15 +96,9 @@ class Nvml:
 
     name = "NVML"
 
-    def __init__(
-        self,
-        ranks: Ranks,
-        library: str = "libnvidia-ml.so.1",
-        asks: Callable[[int | None], None] = lambda _: None,
-        without: Iterable[int] = (),
-    ) -> None:
+    def __init__(self, ranks: Ranks, library: str = "libnvidia-ml.so.1") -> None:
         self._library = ctypes.CDLL(library)
-        self._ranks, self._asks, self._without = ranks, asks, set(without)
+        self._ranks = ranks
         self.problems: list[str] = []
         self._looks = 0
         self._devices: dict[int, _Device] = {}
@@ -129,7 +121,7 @@ class Nvml:
             pass  # this driver tells no Xid errors
         self._uuids = [""] * count.value
         self._find()
-        for index in sorted(self._given & self._missing.keys() - self._without):
+        for index in sorted(self._given & self._missing.keys()):
             self.problems.append(f"device {index} {_why(self._missing[index])}")
 
     def read(self) -> list[dict[str, Any]]:
@@ -144,7 +136,6 @@ class Nvml:
         for _, device in sorted(self._devices.items()):
             if device.silent >= _GONE and self._looks % _SELDOM:
                 continue
-            self._asks(device.index)
             row = self._row(device)
             if row["now"] or set(row["count"]) > {"xids"} or not device.refused:
                 if device.silent >= _GONE:
@@ -155,14 +146,12 @@ class Nvml:
             device.silent += 1
             if device.silent == _GONE:
                 self.problems.append(f"{device} {_why(device.refused)}")
-        self._asks(None)
         return rows
 
     def _find(self) -> None:
         """Take in cards that could not be asked before."""
-        for index in sorted(self._missing.keys() - self._without):
+        for index in sorted(self._missing.keys()):
             handle = ctypes.c_void_p()
-            self._asks(index)
             try:
                 self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
             except _Refused as error:  # it is another's, has fallen off the bus, or cannot answer now
@@ -171,7 +160,6 @@ class Nvml:
             del self._missing[index]
             self._handles[index] = handle
             self._uuids[index] = self._text("nvmlDeviceGetUUID", handle)
-        self._asks(None)
         self._seen, self._given = self._ranks.nvidia(self._uuids)
         for index in sorted(self._seen & self._handles.keys() - self._devices.keys()):
             self._add(index)
@@ -219,7 +207,6 @@ class Nvml:
         }
 
     def _add(self, index: int) -> None:
-        self._asks(index)
         name = self._text("nvmlDeviceGetName", self._handles[index]) or "NVIDIA"
         device = self._devices[index] = _Device(index, self._handles[index], name, index in self._given)
         if self._events is not None:
@@ -227,7 +214,6 @@ class Nvml:
                 self._call("nvmlDeviceRegisterEvents", device.handle, ctypes.c_ulonglong(_XID), self._events)
             except (_Refused, AttributeError):
                 pass  # this card tells no Xid errors
-        self._asks(None)
 
     def _look_for_ranks(self) -> None:
         """Add devices on which a process of this launch runs although no variable names them."""
@@ -245,13 +231,10 @@ class Nvml:
 
     def _processes_on(self, index: int) -> set[int]:
         count, found = ctypes.c_uint(_MOST_PROCESSES), (_Process * _MOST_PROCESSES)()
-        self._asks(index)
         try:
             self._call("nvmlDeviceGetComputeRunningProcesses_v3", self._handles[index], ctypes.byref(count), found)
         except (_Refused, AttributeError):  # of a driver before 510
             return set()
-        finally:
-            self._asks(None)
         return {found[place].pid for place in range(min(count.value, _MOST_PROCESSES))}
 
     def _take_events(self) -> None:

@@ -1,8 +1,7 @@
 """Keep a host's sampler running for its agent, and sum up its samples for the launcher.
 
 The sampler is a child process (`ezpz.watch.hardware.sampler.child`): a driver that answers no more cannot hold the
-agent, not even at its end. Where a source or a card has not answered for a while, that child is killed, and another one
-asks once more; what holds that one as well is left out from then on.
+agent, not even at its end. It ends the sampling of its host, which is said once.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import time
 from ezpz.launch.host import process_tree
 from ezpz.launch.watchers import HostHandle, HostSide
 from ezpz.watch.hardware import messages
-from ezpz.watch.hardware.sampler.child import SHARED, SOURCES, asked
+from ezpz.watch.hardware.sampler.child import SOURCES
 from ezpz.watch.progress.messages import Busy
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -32,10 +31,7 @@ __all__ = ["PER_REPORT", "HardwareOfHost", "Window"]
 PER_REPORT = 6  # samples
 _SILENCE = 3  # times the seconds between two samples without one: its source is stuck
 _SHORTEST_SILENCE = 2.0  # seconds: the first sample of a driver may take as long
-_STALLS = 2  # times that a source or a card may hold the sampler, the last of which ends its being read
-_STALLS_OF_A_SOURCE = 2  # in a row by single cards; at the next one it is left out as a whole
 _END = 0.5  # seconds for a sampler to go after SIGKILL; one that is stuck in the kernel is left behind
-_KEPT_BY_THE_HOST = frozenset({"errors", "joules", "received", "sent"})  # counters that outlive a sampler
 _MOST_PROBLEMS = 16
 _LONGEST_LINE = 1 << 20
 
@@ -67,11 +63,6 @@ class _Part:
         self.last: dict[str, tuple[float, float]] = {}  # counters, and when each was read last
         self.power: tuple[float, float] | None = None  # the same of the power
         self.clear()
-
-    def forget(self) -> None:
-        """Go on with a new sampler: counters of the host have gone on meanwhile, those of a sampler begin anew."""
-        self.last = {name: pair for name, pair in self.last.items() if name in _KEPT_BY_THE_HOST}
-        self.power = None
 
     def clear(self) -> None:
         self.figures: dict[str, Figure] = {}
@@ -150,15 +141,11 @@ class Window:
             self._told.add(problem)
             self._problems.append(problem)
 
-    def pause(self) -> None:
-        """What comes next is from a new sampler, after a stretch without any sample."""
-        for part in (*self._devices.values(), self._host):
-            part.forget()
-
     def report(self, *, trains: bool = False) -> messages.Hardware | None:
-        """Return what the samples since the last call sum up to; None where there is none."""
-        if not self.samples or self._began is None:
+        """Return what the samples since the last call sum up to; None where there is neither one nor a problem."""
+        if not (self.samples or self._problems):
             return None
+        at = self._at or time.time()
         devices = [
             messages.DeviceFigures(
                 id=key.rpartition(" ")[2],
@@ -171,8 +158,8 @@ class Window:
             if part.samples
         ]
         report = messages.Hardware(
-            at=self._at + self._clock,
-            span=max(0.0, self._at - self._began),
+            at=at + self._clock,
+            span=max(0.0, at - (at if self._began is None else self._began)),
             devices=devices,
             host=self._host.rows(),
             problems=self._problems,
@@ -182,7 +169,7 @@ class Window:
             if not part.samples:
                 part.power = None  # it has been away for so long that nobody knows what it has drawn
             part.clear()
-        self._began, self.samples, self._problems = self._at, 0, []
+        self._began, self.samples, self._problems = self._at or None, 0, []
         return report
 
 
@@ -194,10 +181,8 @@ class HardwareOfHost(HostSide):
         self._pids: list[int] = []
         self._every = float(handle.config)  # seconds between two samples
         self._window = Window(handle.clock)
-        self._shared = mmap.mmap(-1, SHARED)
-        self._stalls: dict[str, int] = {}
-        self._stalls_in_a_row = 0
-        self._without: set[str] = set()
+        self._per_report = PER_REPORT
+        self._asked = mmap.mmap(-1, 1)  # which source is read now
         self._pid, self._pipe, self._rest = 0, -1, b""
         self._reported = False
         self._begin()
@@ -216,9 +201,11 @@ class HardwareOfHost(HostSide):
             self.handle.report(messages.RecordDue())
 
     def obey(self, order: Message) -> None:
-        """Report because rank 0, on another host, works on its record."""
+        """Report because rank 0, on another host, works on its record; or more seldom, as the record grows."""
         if isinstance(order, messages.TellHardware):
             self.tell()
+        elif isinstance(order, messages.ReportSeldom):
+            self._per_report = PER_REPORT * order.times
 
     def tell(self) -> None:
         """Report at once what is known so far: a run's record is about to be made, or this host is done."""
@@ -235,7 +222,7 @@ class HardwareOfHost(HostSide):
         self.handle.cancel()
         self.tell()
         self._end()
-        self._shared.close()
+        self._asked.close()
 
     def _start(self) -> None:
         ours, its = os.pipe()
@@ -247,7 +234,7 @@ class HardwareOfHost(HostSide):
             self._window.complain("no process could be started that reads the counters of this host")
             return
         if not pid:
-            _be_sampler(its, self._pids, self._every, self._shared, self._without)
+            _be_sampler(its, self._pids, self._every, self._asked)
         os.close(its)
         os.set_blocking(ours, False)
         self._pid, self._pipe, self._rest = pid, ours, b""
@@ -276,38 +263,25 @@ class HardwareOfHost(HostSide):
                 self._rest = b""
             for line in lines:
                 self._window.add(json.loads(line))
-                self._stalls_in_a_row = 0
                 self._expect()
                 # The first report comes early, so that there is something to see.
-                if self._window.samples >= (PER_REPORT if self._reported else 2):
+                if self._window.samples >= (self._per_report if self._reported else 2):
                     self._reported = True
                     self._flush()
 
     def _stuck(self, seconds: float) -> None:
-        """Ask once more, and the second time go on without what has not answered."""
+        """End the sampling: a driver answers no more."""
         if self._pipe < 0:
             return
-        what = asked(self._shared)
-        if not what:  # this process itself was stopped, or the host is overloaded: a sampler that lives goes on
+        if not self._asked[
+            0
+        ]:  # this process itself was stopped, or the host is overloaded: a sampler that lives goes on
             self._expect()
             return
-        source = SOURCES[self._shared[0] - 1]
-        self._stalls[what] = self._stalls.get(what, 0) + 1
-        self._stalls_in_a_row += 1
-        if self._stalls_in_a_row > _STALLS_OF_A_SOURCE and what != source:
-            what = source  # one card after the other holds the sampler: it is the driver
-            self._without.add(what)
-        elif self._stalls[what] >= _STALLS:
-            self._without.add(what)
-        rest = "and is read no more" if what in self._without else "and is asked once more"
-        self._window.complain(f"{what} has not answered for {seconds:g} s, {rest}")
+        source = SOURCES[self._asked[0] - 1]
+        self._window.complain(f"{source} has not answered for {seconds:g} s: nothing more is sampled on this host")
         self._end()
-        self._window.pause()
-        if not self._without.issuperset(SOURCES):
-            self._shared = mmap.mmap(-1, SHARED)  # the old child may still write into its own
-            self._start()
-        else:
-            self._flush()
+        self._flush()
 
     def _end(self) -> None:
         """End the sampler."""
@@ -328,12 +302,12 @@ class HardwareOfHost(HostSide):
             pass  # the agent has reaped it already
 
 
-def _be_sampler(pipe: int, pids: Iterable[int], every: float, shared: Any, without: Iterable[str]) -> None:
+def _be_sampler(pipe: int, pids: Iterable[int], every: float, asked: Any) -> None:
     """Be the sampler until the agent ends; never returns."""
     try:
         process_tree.be_a_helper("ezpz-sampler", pipe)
         from ezpz.watch.hardware.sampler.child import sample
 
-        sample(pipe, pids, every, shared, without)
+        sample(pipe, pids, every, asked)
     finally:
         os._exit(0)

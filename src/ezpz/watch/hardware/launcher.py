@@ -9,7 +9,7 @@
 ``t`` is the end of the ``s`` seconds that a row sums up, by the launcher's clock. A figure is its mean, least and most;
 ``joules``, ``errors`` and ``xids`` are what came in these seconds. Agents report every 30 s
 (`ezpz.watch.hardware.host`).
-When the file has grown to its limit, neighbouring rows of each host are joined, and later rows are as long as those.
+As the file grows, they report more seldom.
 """
 
 from __future__ import annotations
@@ -19,23 +19,21 @@ import os
 
 from ezpz.files import open_closed, write_whole
 from ezpz.launch.watchers import LauncherHandle, LauncherSide
-from ezpz.watch.hardware.messages import Hardware, RecordDue, TellHardware
+from ezpz.watch.hardware.messages import Hardware, RecordDue, ReportSeldom, TellHardware
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
     from ezpz.launch.messages import Message
     from ezpz.launch.run.failures import Outcome
 
-__all__ = ["HARDWARE", "HardwareRecord", "joined"]
+__all__ = ["HARDWARE", "HardwareRecord"]
 
 HARDWARE = "hardware.jsonl"
-_LIMIT = 48_000_000  # bytes from which on rows are joined; what comes meanwhile fits into 50 MB
-_FULL = 0.9  # of the limit: no room is left after rows were joined
-_SLICE = 200  # rows that are joined in a turn of the supervisor's loop, about 10 ms
-_PAUSE = 0.02  # seconds between two such turns
+_LIMIT = 48_000_000  # bytes, at which the file ends
+_STEPS = 14  # parts of its second half: rows of each cover twice the time of those before
 _SUMS = ("joules", "errors", "xids")
 _RATES = ("cpu", "faults", "received", "sent")  # what a host counts, and is shown per second
 _MOST_HOSTS = 64  # in the summary
@@ -99,7 +97,7 @@ class HardwareRecord(LauncherSide):
 
     Args:
         handle: What it may do.
-        limit: Bytes from which on the file is made smaller.
+        limit: Bytes at which the file ends.
     """
 
     def __init__(self, handle: LauncherHandle, limit: int = _LIMIT) -> None:
@@ -107,10 +105,7 @@ class HardwareRecord(LauncherSide):
         self._note, self._limit = handle.note, limit
         self._path = os.path.join(handle.folder, HARDWARE) if handle.folder else ""
         self._runs: list[str] = []  # run folders of this launch
-        self._waiting: dict[str, dict[str, Any]] = {}  # rows of each host that are not long enough yet
-        self._shortest = 0.0  # seconds of a row
-        self._held: list[bytes] = []
-        self._joining: Iterator[None] | None = None
+        self._times = 1  # by which reports are more seldom than at first
         self._devices: dict[tuple[str, str, str], _Device] = {}
         self._hosts: dict[str, dict[str, _Total]] = {}
         self._energy_of_hosts: dict[str, float] = {}
@@ -126,7 +121,6 @@ class HardwareRecord(LauncherSide):
         path = os.path.join(folder, HARDWARE)
         if path == self._path or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
             return  # another host's disk: the rows stay with the launch
-        self._finish_joining()
         before, is_first = self._path, not self._runs
         self._path = path
         self._runs.append(folder)
@@ -156,24 +150,15 @@ class HardwareRecord(LauncherSide):
         self._last = max(self._last, row["t"])
         self._sum_up(row)
         self._judge(row)
-        known = self._waiting.pop(host, None)
-        row = joined(known, row) if known else row
-        if row["s"] < self._shortest * 0.9:
-            self._waiting[host] = row
-        else:
-            self._write(row)
+        if row["s"]:
+            self._append(json.dumps(row, separators=(",", ":")).encode() + b"\n")
 
     def end(self, outcome: Outcome | None = None) -> Mapping[str, Any]:
-        """Write what waits, and return the summary; that goes into the ``run.json`` of this launch's runs as well.
+        """Return the summary, which goes into the ``run.json`` of this launch's last run as well.
 
         Nothing where no agent has reported anything.
         """
         del outcome
-        self._finish_joining()
-        for row in self._waiting.values():
-            self._write(row)
-        self._waiting.clear()
-        self._finish_joining()
         if self._first is None:
             return {}
         summary = self._summary()
@@ -184,13 +169,6 @@ class HardwareRecord(LauncherSide):
         return {"hardware": summary}
 
     # Rows.
-
-    def _write(self, row: dict[str, Any]) -> None:
-        line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
-        if self._joining:
-            self._held.append(line)
-        else:
-            self._append(line)
 
     def _append(self, data: bytes) -> None:
         if not self._path or not data or self._is_broken:
@@ -207,58 +185,14 @@ class HardwareRecord(LauncherSide):
             self._is_broken = True
             self._note(f"what the hardware does is kept no longer: cannot write {self._path}: {error.strerror}")
             return
-        if size > self._limit and not self._joining:
-            self._joining = self._join()
-            self.handle.after(_PAUSE, self._go_on)
-
-    def _join(self) -> Iterator[None]:
-        """Make the file half as long, a slice at a time: each two neighbouring rows of a host become one."""
-        half = f"{self._path}.half"
-        alone: dict[str, dict[str, Any]] = {}
-        longest = 0.0
-        with open(self._path, "rb") as file, open(half, "wb", opener=open_closed) as out:
-            for number, line in enumerate(file, 1):
-                try:
-                    row = json.loads(line)
-                    before = alone.pop(row["host"], None)
-                except (ValueError, KeyError, TypeError):
-                    continue  # a line that a crash tore
-                if before is None:
-                    alone[row["host"]] = row
-                else:
-                    both = joined(before, row)
-                    longest = max(longest, both["s"])
-                    out.write(json.dumps(both, separators=(",", ":")).encode() + b"\n")
-                if number % _SLICE == 0:
-                    yield
-            for row in alone.values():
-                out.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
-        os.replace(half, self._path)
-        self._shortest = max(2 * self._shortest, min(longest, 3 * self._shortest or longest))
-
-    def _go_on(self) -> None:
-        if self._joining is None:
+        if size > self._limit:
+            self._is_broken = True
+            self._note(f"what the hardware does is kept no longer: {self._path} is full; run.json sums it up")
             return
-        try:
-            next(self._joining)
-        except StopIteration:
-            self._joining = None
-            held, self._held = self._held, []
-            if os.path.getsize(self._path) > _FULL * self._limit:  # one row for each host is too much
-                self._is_broken = True
-                self._note(f"what the hardware does is kept no longer: {self._path} has a row per host, and is full")
-            self._append(b"".join(held))
-            return
-        except OSError as error:
-            self._joining, self._is_broken = None, True
-            self._note(f"what the hardware does is kept no longer: cannot shorten {self._path}: {error.strerror}")
-            return
-        self.handle.after(_PAUSE, self._go_on)
-
-    def _finish_joining(self) -> None:
-        while self._joining:
-            self._go_on()
-        self.handle.cancel()
+        times = 1 << max(0, _STEPS * (2 * size - self._limit) // self._limit)
+        if times > self._times:
+            self._times = times
+            self.handle.order(ReportSeldom(times=times))
 
     # The summary.
 
@@ -366,47 +300,6 @@ def _row(host: str, report: Hardware) -> dict[str, Any]:
                 figures.pop(name, None)
         devices.append({**figures, "throttled": {reason: _short(share) for reason, share in device.throttled}})
     return {"v": 1, "t": round(report.at, 2), "s": round(report.span, 2), "host": host, "now": now, "devices": devices}
-
-
-def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Return two rows of a host as one."""
-    weights = first["s"], second["s"]
-    devices = {f"{fields['name']} {fields['id']}": fields for fields in first["devices"]}
-    for fields in second["devices"]:
-        key = f"{fields['name']} {fields['id']}"
-        devices[key] = _joined_figures(devices[key], fields, weights) if key in devices else fields
-    return {
-        "v": 1,
-        "t": second["t"],
-        "s": round(sum(weights), 2),
-        "host": second["host"],
-        "now": _joined_figures(first["now"], second["now"], weights),
-        "devices": list(devices.values()),
-    }
-
-
-def _joined_figures(
-    first: Mapping[str, Any], second: Mapping[str, Any], weights: tuple[float, float]
-) -> dict[str, Any]:
-    both: dict[str, Any] = {**first, **second}
-    whole = sum(weights) or 1.0
-    share = weights[0] / whole, weights[1] / whole
-    for name, value in first.items():
-        if isinstance(value, list) and isinstance(second.get(name), list):
-            mean = value[0] * share[0] + second[name][0] * share[1]
-            both[name] = [_short(mean), min(value[1], second[name][1]), max(value[2], second[name][2])]
-        elif name in _SUMS:
-            both[name] = _short(value + second.get(name, 0.0))
-    if "throttled" in both:
-        reasons = {**first.get("throttled", {}), **second.get("throttled", {})}
-        both["throttled"] = {
-            reason: _short(
-                first.get("throttled", {}).get(reason, 0.0) * share[0]
-                + second.get("throttled", {}).get(reason, 0.0) * share[1]
-            )
-            for reason in reasons
-        }
-    return both
 
 
 def _short(value: float) -> float:

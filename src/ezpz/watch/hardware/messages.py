@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from ezpz.fields import Seconds, Text, flag_field, list_field, part_field, rows_field, seconds_field, text_field
+from ezpz.fields import (
+    Seconds,
+    Text,
+    flag_field,
+    list_field,
+    number_field,
+    part_field,
+    rows_field,
+    seconds_field,
+    text_field,
+)
 from ezpz.launch.shim_messages import Message
 
 
@@ -48,4 +58,11 @@ class TellHardware(Message):
     kind = "hardware?"
 
 
-REPORTS, ORDERS = (Hardware, RecordDue), (TellHardware,)
+class ReportSeldom(Message):
+    """Sum up so many times as many samples in each report from now on."""
+
+    kind = "seldom"
+    times: int = number_field(1, 1 << 20)
+
+
+REPORTS, ORDERS = (Hardware, RecordDue), (TellHardware, ReportSeldom)

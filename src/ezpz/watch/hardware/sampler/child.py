@@ -1,8 +1,7 @@
 """Be the process that reads a host's counters: a driver that answers no more holds this one, and nothing else.
 
 A thread that is stuck in a driver would keep its process from ending, so this is a process of its own, which ends with
-its agent. It writes a line of JSON per sample; two bytes that it shares with the agent say which source it reads, and
-which card of that.
+its agent. It writes a line of JSON per sample; a byte that it shares with the agent says which source it reads.
 """
 
 from __future__ import annotations
@@ -16,41 +15,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["SHARED", "SOURCES", "Reader", "asked", "sample"]
+__all__ = ["SOURCES", "Reader", "sample"]
 
-SHARED = 2  # bytes
-SOURCES = ("NVML", "the files of the drivers", "/proc")  # by the first byte that is shared, less one
-_MOST_CARDS = 254
+SOURCES = ("NVML", "the files of the drivers", "/proc")  # by the byte that is shared, less one
 _SELDOM = 12  # samples between two tries to open a source that has a driver, and did not answer
 _GONE = 3  # samples in a row that a source could not be read in, after which it is read no more
 
 
-def asked(shared: Any) -> str:
-    """Return what is asked now: the name of a source, or ``device N of NVML``; empty for nothing."""
-    source, card = shared[0], shared[1]
-    if not source:
-        return ""
-    return f"device {card - 1} of {SOURCES[source - 1]}" if card else SOURCES[source - 1]
-
-
 class Reader:
-    """All sources of a host but those that are left out.
+    """All sources of a host.
 
     Args:
         pids: The processes of this host's ranks.
-        shared: Its first byte says which source is read now, the second which card of that; 0 for none.
-        without: What has not answered before, as `asked` names it.
+        asked: Its byte says which source is read now; 0 for none.
+        sources: Their names.
     """
 
-    def __init__(self, pids: Iterable[int], shared: Any, without: Iterable[str] = ()) -> None:
+    def __init__(self, pids: Iterable[int], asked: Any, sources: Iterable[str] = SOURCES) -> None:
         from ezpz.cluster.devices.visible import Ranks
 
-        self._ranks, self._shared, self._without = Ranks(pids), shared, set(without)
+        self._ranks, self._asked = Ranks(pids), asked
         self._sources: dict[str, Any] = {}
         self._failures: dict[str, int] = {}  # in a row
         self._looks = 0
         self._problems: list[str] = []
-        self._closed: set[str] = set(SOURCES) - self._without
+        self._closed = set(sources)
         self._open_closed()
 
     def read(self) -> dict[str, Any]:
@@ -104,8 +93,7 @@ class Reader:
         if name == "NVML":
             from ezpz.cluster.devices.nvml import Nvml
 
-            cards = [card for card in range(_MOST_CARDS) if f"device {card} of NVML" in self._without]
-            return Nvml(self._ranks, asks=self._at_card, without=cards)
+            return Nvml(self._ranks)
         if name == "/proc":
             from ezpz.watch.hardware.sampler.host import Host
 
@@ -114,20 +102,17 @@ class Reader:
 
         return Files(self._ranks)
 
-    def _at_card(self, card: int | None) -> None:
-        self._shared[1] = 0 if card is None or card > _MOST_CARDS else card + 1
-
     def _guarded(self, name: str, action: Any) -> Any:
-        self._shared[0] = SOURCES.index(name) + 1
+        self._asked[0] = SOURCES.index(name) + 1
         try:
             return action()
         finally:
-            self._shared[0] = self._shared[1] = 0
+            self._asked[0] = 0
 
 
-def sample(pipe: int, pids: Iterable[int], every: float, shared: Any, without: Iterable[str]) -> None:
+def sample(pipe: int, pids: Iterable[int], every: float, asked: Any) -> None:
     """Write a sample every so many seconds until nobody reads them any more."""
-    reader = Reader(pids, shared, without)
+    reader = Reader(pids, asked)
     due = time.monotonic()
     while True:
         os.write(pipe, json.dumps(reader.read(), separators=(",", ":")).encode() + b"\n")
