@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -40,8 +42,51 @@ def process(rank, *, alive=False, pid=0):
 
 def test_a_dump_is_read_as_pickle_reads_it():
     value = {**DUMP, "big": 1 << 70, "negative": -5, "true": True, "float": 1.5}
-    value |= {"text": "ä" * 300, "none": None, 70: ()}
-    assert read_dump(pickle.dumps(value, 2)) == value
+    value |= {"text": "ä" * 300, "none": None}
+    as_lists = {**json.loads(json.dumps(value)), 70: [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]}
+    assert read_dump(pickle.dumps({**value, 70: ((1,), (1, 2), (1, 2, 3), (1, 2, 3, 4))}, 2)) == as_lists
+
+
+HOSTILE = {  # what would take the agent's memory, its time or its life
+    "a memo of a far index": b"}Nr\xff\xff\xff\xff0.",
+    "a long text that is not there": b"}X\xff\xff\xff\xffa.",
+    "bytes that are not there": b"}\x96\xff\xff\xff\xff\x0f\0\0\0.",
+    "a number of many digits": b"}I" + b"9" * 1_000_000 + b"\n.",
+    "a deep key": b"})" + b"\x85" * 1_000_000 + b"Ns.",
+    "a deep value": b"}" + b"]" * 1_000_000 + b"a" * 1_000_000 + b".",
+    "many values": b"(" + b"}" * (4 << 20),
+}
+READ = """
+import resource, sys
+from ezpz.watch.hangs.last_collectives import MalformedDump, read_dump
+data = sys.stdin.buffer.read()
+try:
+    read_dump(data)
+except MalformedDump as error:
+    print(str(error)[:200])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+
+
+def test_a_hostile_dump_is_refused_at_once_and_takes_little_memory(subtests):
+    for what, data in HOSTILE.items():
+        with subtests.test(what):
+            done = subprocess.run(
+                [sys.executable, "-c", READ], check=False, input=b"\x80\x02" + data, capture_output=True, timeout=60
+            )
+            assert done.returncode == 0, done.stderr
+            *_, most = done.stdout.split()
+            assert int(most) < 600, f"{most} MiB"
+
+
+def test_values_that_hold_each_other_are_not_written_out(tmp_path):
+    laughs = ["ha"]
+    for _ in range(64):
+        laughs = [laughs] * 2
+    names = ("profiling_name", "state", "input_sizes", "process_group")
+    leave(tmp_path, 0, {**DUMP, "entries": [{**GLOO, **dict.fromkeys(names, laughs)}]})
+    (told,) = collected(str(tmp_path), [process(0)], set(), 0.0, whole=True)
+    assert len(str(told.entries)) < 500
 
 
 class Bad:

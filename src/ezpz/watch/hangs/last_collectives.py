@@ -7,7 +7,7 @@ when it is asked, when it raises and when it ends (`ezpz.dist.ending`): a line o
 
 A dump is a pickle of protocol 2, as torch's own C++ writes it (2.13, torch/csrc/distributed/c10d/FlightRecorder.hpp),
 with 17 kinds of opcodes, none of which calls anything. `read_dump` knows those that build plain values, and refuses all
-others: nothing of a file is ever executed. Of gloo and NCCL alike:
+others: nothing of a file is ever executed. Tuples are read as lists. Of gloo and NCCL alike:
 
     {"version": "2.10", "pg_config": {"": {"ranks": "[0, 1]", …}},
      "pg_status": {"0": {"last_enqueued_collective": 8, "last_completed_collective": 7, …}},
@@ -27,6 +27,7 @@ import os
 import re
 import struct
 import time
+from functools import partial
 
 from ezpz import proc
 from ezpz.files import open_regular
@@ -35,7 +36,7 @@ from ezpz.watch.hangs import messages
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from typing import Any
 
     from ezpz.launch.host.rank_process import RankProcess
@@ -47,8 +48,7 @@ _OF_MANY = 4  # the same in a large world, for which the launcher has no room
 _OF_EACH = 4  # of each group at least
 _LONGEST_ROWS = 256  # that a message holds
 _PATIENCE = 0.4  # seconds for ranks to answer: a failing launch waits for that
-_LONGEST = 16 << 20  # bytes of a file
-_DEEPEST = 1 << 20  # values that wait to be put into another one
+_LONGEST = 4 << 20  # bytes of a file, each of which may take 80 of memory: ten times what 256 collectives do
 _FRAMES = 64
 _NANO = 1e-9
 
@@ -157,7 +157,7 @@ def read_last(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return head, dumps
 
 
-# A pickle of plain values. Source: Lib/pickletools.py and Lib/pickle.py of CPython.
+_PLAIN = b"\x80(}]N\x88\x89JKMG\x8aqrhjusea."  # opcodes of Lib/pickle.py that build plain values
 
 
 def read_dump(data: bytes) -> dict[str, Any]:
@@ -166,126 +166,33 @@ def read_dump(data: bytes) -> dict[str, Any]:
     Raises:
         MalformedDump: It is something else, or would have to execute something.
     """
+    import io
+    import pickle  # which few agents ever need
+
+    # The one in Python: a few bytes make that in C take 64 GiB, for a memo of their index.
+    reader: Any = pickle._Unpickler(io.BytesIO(data))  # noqa: SLF001  # it has no other name
+    known = reader.dispatch
+    # Lists in place of tuples, which no dictionary takes for keys: to hash deep ones ends a process.
+    tuples = {0x84 + size: partial(_take_last, size) for size in (1, 2, 3)}
+    tuples |= {ord(")"): known[ord("]")], ord("t"): known[ord("l")]}
+    reader.dispatch = {**{code: known[code] for code in _PLAIN}, **tuples, ord("X"): _take_text}
     try:
-        value = _Reader(data).value()
-    except (IndexError, KeyError, TypeError, struct.error, UnicodeDecodeError) as error:
+        value = reader.load()
+    except (ArithmeticError, AttributeError, EOFError, LookupError, TypeError, ValueError, struct.error) as error:
         raise MalformedDump(f"a broken pickle: {type(error).__name__}: {error}") from None
+    except pickle.UnpicklingError as error:
+        raise MalformedDump(f"a broken pickle: {error}") from None
     if not isinstance(value, dict):
         raise MalformedDump(f"a {type(value).__name__}; expected a dictionary")
     return value
 
 
-class _Reader:
-    """Read one pickle."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
-        self._stack: list[Any] = []
-        self._marks: list[int] = []
-        self._memo: dict[int, Any] = {}
-
-    def value(self) -> Any:
-        """Return what the pickle holds."""
-        while True:
-            code = self._take(1)
-            if code == b".":
-                return self._stack.pop()
-            read = _OPCODES.get(code)
-            if read is None:
-                raise MalformedDump(f"opcode {code!r} at byte {self._at - 1}, which no dump has")
-            read(self)
-            if len(self._stack) > _DEEPEST:
-                raise MalformedDump("too many values")
-
-    def _take(self, size: int) -> bytes:
-        part = self._data[self._at : self._at + size]
-        if size < 0 or len(part) != size:
-            raise MalformedDump("it ends too early")
-        self._at += size
-        return part
-
-    def _number(self, layout: str) -> Any:
-        return struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
-
-    def _push(self, value: Any) -> None:
-        self._stack.append(value)
-
-    def _marked(self) -> list[Any]:
-        start = self._marks.pop()
-        items = self._stack[start:]
-        del self._stack[start:]
-        return items
-
-    def _set_items(self) -> None:
-        items = self._marked()
-        target = self._stack[-1]
-        if type(target) is not dict:
-            raise MalformedDump("items of what is no dictionary")
-        target.update(zip(items[::2], items[1::2], strict=False))
-
-    def _append(self, items: list[Any]) -> None:
-        if type(self._stack[-1]) is not list:
-            raise MalformedDump("elements of what is no list")
-        self._stack[-1].extend(items)
-
-    def _set_item(self) -> None:
-        value, key = self._stack.pop(), self._stack.pop()
-        if type(self._stack[-1]) is not dict:
-            raise MalformedDump("an item of what is no dictionary")
-        self._stack[-1][key] = value
-
-    def _tuple(self, size: int) -> None:
-        if len(self._stack) < size:
-            raise MalformedDump("a tuple of more values than there are")
-        self._stack[-size:] = [tuple(self._stack[-size:])]
-
-    def _keep(self, place: int) -> None:
-        self._memo[place] = self._stack[-1]
+def _take_text(reader: Any) -> None:
+    reader.append(reader.read(int.from_bytes(reader.read(4), "little")).decode("utf-8", "replace"))
 
 
-def _by_torch() -> dict[bytes, Callable[[_Reader], None]]:
-    """Return what each opcode of a plain value does."""
-    take = _Reader._take  # noqa: SLF001  # of this file
-    number, push = _Reader._number, _Reader._push  # noqa: SLF001  # as above
-    keep, tuple_of = _Reader._keep, _Reader._tuple  # noqa: SLF001  # as above
-
-    def long(reader: _Reader) -> None:
-        push(reader, int.from_bytes(take(reader, number(reader, "<B")), "little", signed=True))
-
-    def text(reader: _Reader) -> None:
-        push(reader, take(reader, number(reader, "<I")).decode("utf-8", "replace"))
-
-    return {
-        b"\x80": lambda reader: number(reader, "<B"),
-        b"(": lambda reader: reader._marks.append(len(reader._stack)),  # noqa: SLF001  # as above
-        b"}": lambda reader: push(reader, {}),
-        b"]": lambda reader: push(reader, []),
-        b")": lambda reader: push(reader, ()),
-        b"N": lambda reader: push(reader, None),
-        b"\x88": lambda reader: push(reader, True),  # the value
-        b"\x89": lambda reader: push(reader, False),  # the value
-        b"J": lambda reader: push(reader, number(reader, "<i")),
-        b"K": lambda reader: push(reader, number(reader, "<B")),
-        b"M": lambda reader: push(reader, number(reader, "<H")),
-        b"G": lambda reader: push(reader, number(reader, ">d")),
-        b"\x8a": long,
-        b"X": text,
-        b"q": lambda reader: keep(reader, number(reader, "<B")),
-        b"r": lambda reader: keep(reader, number(reader, "<I")),
-        b"h": lambda reader: push(reader, reader._memo[number(reader, "<B")]),  # noqa: SLF001  # as above
-        b"j": lambda reader: push(reader, reader._memo[number(reader, "<I")]),  # noqa: SLF001  # as above
-        b"t": lambda reader: push(reader, tuple(reader._marked())),  # noqa: SLF001  # as above
-        b"\x85": lambda reader: tuple_of(reader, 1),
-        b"\x86": lambda reader: tuple_of(reader, 2),
-        b"\x87": lambda reader: tuple_of(reader, 3),
-        b"u": _Reader._set_items,  # noqa: SLF001  # as above
-        b"s": _Reader._set_item,  # noqa: SLF001  # as above
-        b"e": lambda reader: reader._append(reader._marked()),  # noqa: SLF001  # as above
-        b"a": lambda reader: reader._append([reader._stack.pop()]),  # noqa: SLF001  # as above
-    }
-
-
-_OPCODES = _by_torch()
+def _take_last(size: int, reader: Any) -> None:
+    reader.stack[-size:] = [reader.stack[-size:]]
 
 
 # What of a dump is kept.
@@ -317,9 +224,9 @@ def _rows(dump: dict[str, Any], clock: float) -> list[tuple[Any, ...]]:
                 (
                     _group(entry, dump),
                     _int(entry.get("p2p_seq_id" if peer else "collective_seq_id")),
-                    str(entry.get("profiling_name") or "").partition(":")[2] or str(entry.get("profiling_name")),
+                    _text(entry.get("profiling_name")).partition(":")[2] or _text(entry.get("profiling_name")),
                     _sizes(entry.get("input_sizes")),
-                    "completed" if entry.get("retired") else str(entry.get("state") or ""),
+                    "completed" if entry.get("retired") else _text(entry.get("state")),
                     _line(entry.get("frames")),
                     created,
                     started,
@@ -349,12 +256,16 @@ def _group(entry: dict[str, Any], dump: dict[str, Any]) -> str:
     apart.
     """
     value = entry.get("process_group")
-    name = str(value[0]) if isinstance(value, tuple) and value else str(value or "")
-    backend, colon, _ = str(entry.get("profiling_name") or "").partition(":")
+    name = _text(value[0] if isinstance(value, list) and value else value)
+    backend, colon, _ = _text(entry.get("profiling_name")).partition(":")
     config = dump.get("pg_config")
     known = config.get(name) if isinstance(config, dict) else None
-    lowest = re.match(r"\[(\d+)", str(known.get("ranks") or "")) if isinstance(known, dict) else None
+    lowest = re.match(r"\[(\d+)", _text(known.get("ranks"))) if isinstance(known, dict) else None
     return f"{backend if colon else ''}{colon}{name}" + (f"@{lowest[1]}" if lowest and lowest[1] != "0" else "")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""  # a few bytes of a pickle can hold each other 2 ** 64 times
 
 
 def _int(value: Any, default: int = 0) -> int:
@@ -369,7 +280,11 @@ def _seconds(nanoseconds: Any, clock: float) -> float:
 def _sizes(value: Any) -> str:
     """Return sizes of tensors as ``4, 2x3``."""
     shapes = value if isinstance(value, list) else []
-    return ", ".join("x".join(map(str, shape)) if shape else "scalar" for shape in shapes if isinstance(shape, list))
+    return ", ".join(
+        "x".join(str(_int(size)) for size in shape) if shape else "scalar"
+        for shape in shapes
+        if isinstance(shape, list)
+    )
 
 
 def _line(frames: Any) -> str:
@@ -378,7 +293,7 @@ def _line(frames: Any) -> str:
     from ezpz.launch.places import locate
 
     found = [
-        Frame(str(each.get("name")), str(each.get("filename")), _int(each.get("line")))
+        Frame(_text(each.get("name")), _text(each.get("filename")), _int(each.get("line")))
         for each in (frames if isinstance(frames, list) else ())
         if isinstance(each, dict)
     ]
