@@ -203,7 +203,9 @@ def test_only_devices_of_this_launch_are_read(nvml_library, cards, subtests):
         "two ranks": ([{"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1"}], {0: True, 1: True}),
         "mask": ([{"CUDA_VISIBLE_DEVICES": "2,3", "LOCAL_RANK": "0"}], {2: True, 3: False}),
         "mask of one": ([{"CUDA_VISIBLE_DEVICES": "3", "LOCAL_RANK": "1"}], {3: True}),
-        "uuid": ([{"CUDA_VISIBLE_DEVICES": "GPU-2a,1"}], {2: True, 1: False}),
+        "uuid": ([{"CUDA_VISIBLE_DEVICES": "GPU-2a,GPU-1a"}], {2: True, 1: False}),
+        "a number among uuids, which CUDA hides": ([{"CUDA_VISIBLE_DEVICES": "GPU-2a,1"}], {2: True}),
+        "a device twice, which hides all": ([{"CUDA_VISIBLE_DEVICES": "1,1"}], {}),
         "none": ([{"CUDA_VISIBLE_DEVICES": ""}], {}),
         "beyond": ([{"CUDA_VISIBLE_DEVICES": "0,9,1", "LOCAL_RANK": "0"}], {0: True}),
         "more ranks than cards": ([{"LOCAL_RANK": "7"}], {}),
@@ -221,7 +223,9 @@ def test_only_devices_of_this_launch_are_read(nvml_library, cards, subtests):
 def test_masks_of_other_vendors():
     both = {"ROCR_VISIBLE_DEVICES": "4,5,6,7", "HIP_VISIBLE_DEVICES": "2,3", "LOCAL_RANK": "1"}
     assert ranks(both).amd(8) == ({6, 7}, {7})
-    assert ranks({"ZE_AFFINITY_MASK": "1.0,3", "LOCAL_RANK": "0"}).intel(12) == ({1, 3}, {1})
+    flat = {"ZE_AFFINITY_MASK": "1.0,3", "LOCAL_RANK": "0"}
+    assert ranks(flat).intel(12) == ({3}, {3})  # 1.0 names nothing there
+    assert ranks({**flat, "ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"}).intel(12) == ({1, 3}, {1})
     assert ranks({"ZE_AFFINITY_MASK": "", "LOCAL_RANK": "2"}).intel(12) == ({2}, {2})
 
 

@@ -20,9 +20,10 @@ import threading
 import time
 from functools import partial
 
+from ezpz.cluster.devices.masks import MASKS
 from ezpz.cluster.health import device_health, quotas
 from ezpz.cluster.installed import installed_versions, mpi_of_mpi4py
-from ezpz.cluster.network import INTERFACE_VARIABLES, route_to
+from ezpz.cluster.network import INTERFACE_VARIABLES, interface_addresses, route_to
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -45,13 +46,12 @@ _LIMITS = {  # seconds for what only a busy host, or a slow disk, makes late, an
     "master": 15.0,  # see `ezpz.cluster.meeting`
 }
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
-_MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _STALE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LIBRARIES = (
     *("torch", "numpy", "ezpz", "mpi4py", "nvidia_nccl_cu12", "nvidia_nccl_cu13"),
     *("oneccl", "oneccl_bind_pt", "intel_extension_for_pytorch"),
 )
-_SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915  # linux/sockios.h
+_SIOCGIFFLAGS = 0x8913  # linux/sockios.h
 _IFF_UP, _IFF_RUNNING = (
     0x1,
     0x40,
@@ -137,7 +137,7 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
         "driver": _driver(),
         "stale": dict(request.get("stale") or {}),
         "interface_variables": {name: environ[name] for name in INTERFACE_VARIABLES if environ.get(name)},
-        "masks": {name: environ[name] for name in _MASKS if environ.get(name)},
+        "masks": {name: environ[name] for name in MASKS if environ.get(name)},
         **{name: answers.get(name) for name in ("folder", "script", *elsewhere)},
         "places": {what: answers.get(f"place {what}") for what in places},
         "hanging": sorted(name for name in (*on_mounts, *elsewhere) if name not in answers),
@@ -469,19 +469,12 @@ def _interfaces() -> dict[str, dict[str, str]]:
     """Return name to state (``up``, ``down``, ``unknown``) and IPv4 address of every interface."""
     import struct
 
-    try:
-        import fcntl
-    except ImportError:  # not a POSIX system
-        return {}
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
+        for name, address in interface_addresses():
             try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()))
-                address = socket.inet_ntoa(answer[20:24])
-            except OSError:  # it has none
-                address = ""
-            try:
+                import fcntl
+
                 answer = fcntl.ioctl(probe.fileno(), _SIOCGIFFLAGS, struct.pack("256s", name.encode()))
                 flags = struct.unpack_from("H", answer, 16)[0]
                 state = "up" if flags & _IFF_UP and flags & _IFF_RUNNING else "down"

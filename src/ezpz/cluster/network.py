@@ -14,7 +14,7 @@ from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 INTERFACE_VARIABLES = (  # which interface a library is to use
@@ -49,19 +49,22 @@ def route_to(host: str = "") -> Route:
 
 def _interface(address: str) -> str:
     """Return the name of the interface that has an address; empty where the system does not tell."""
+    return next((name for name, own in interface_addresses() if own == address), "")
+
+
+def interface_addresses() -> Iterator[tuple[str, str]]:
+    """Yield each interface and its IPv4 address, which is empty where it has none; nothing where the system cannot."""
     try:
         import fcntl
     except ImportError:  # not a POSIX system
-        return ""
+        return
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
                 answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                yield name, socket.inet_ntoa(answer[20:24])
             except OSError:  # an interface without an address; macOS, which numbers its questions differently
-                continue
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
-    return ""
+                yield name, ""
 
 
 def chosen_interfaces(name: str, value: str, interfaces: Sequence[str]) -> list[str]:

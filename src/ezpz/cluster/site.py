@@ -22,23 +22,17 @@ from ezpz.fields import EMPTY, Record, replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
 
     from ezpz.cluster.allocation import Read
 
     Patterns = Mapping[str, tuple[str, ...]]
-    from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any
 
 
-# Which site is this? Variables that only it sets, the domain of this host's name, names that no other machine shares.
-#
-# PBS_JOBID=12.aurora-pbs-0001.hostmgmt.cm.aurora.alcf.anl.gov   TACC_SYSTEM=vista   NERSC_HOST=perlmutter
 # /proc/sys/kernel/hostname    "login2"                                         this host's name
 # /etc/hosts                   "10.0.0.2 login2.ls6.tacc.utexas.edu login2"     address, canonical name, other names
 # /etc/resolv.conf             "search ls6.tacc.utexas.edu tacc.utexas.edu"     hosts(5), resolv.conf(5)
-#
-# The user's own sites are asked before the packaged ones, at each step.
 
 
 def host_names(read: Read) -> tuple[str, ...]:

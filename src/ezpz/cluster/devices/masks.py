@@ -25,7 +25,7 @@ from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ezpz.cluster.allocation import Read
 
@@ -35,7 +35,7 @@ _UUIDS = ("GPU-", "MIG-")
 _NONE = {"-1", "NoDevFiles"}  # how "none" is spelt on purpose: by users and Flux, and by old Slurm
 
 
-class _Listed(Record):
+class Listed(Record):
     entries: list[str]
     why: str  # what ended the list early; empty when it was read to its end
 
@@ -70,9 +70,9 @@ def _whose(environ: Mapping[str, str]) -> str:
 
 def _cuda(environ: Mapping[str, str], exist: int, read: Read) -> Devices:
     text = environ[_CUDA]
-    listed = _read_list(text, exist)
-    count, notes = len(listed.entries), _why(_CUDA, text, listed)
-    if listed.entries and listed.entries[0].startswith("MIG-"):
+    found = listed(text, exist)
+    count, notes = len(found.entries), _why(_CUDA, text, found)
+    if found.entries and found.entries[0].startswith("MIG-"):
         release = nvidia.release(read)
         if count > 1 and release < nvidia.SEVERAL_MIG:
             note = (
@@ -91,16 +91,16 @@ def _rocm(environ: Mapping[str, str], exist: int) -> Devices | None:
         return None
     notes: tuple[str, ...] = ()
     for layer, name in enumerate(names):
-        listed = _read_list(environ[name], exist)
-        if layer and listed.why and environ[name].strip() not in _NONE:
+        found = listed(environ[name], exist)
+        if layer and found.why and environ[name].strip() not in _NONE:
             note = (
                 f"{name}={environ[name]} counts among the {exist} devices that {_ROCR}={environ[_ROCR]} leaves, "
-                f"so that {len(listed.entries)} remain; run `unset {name}` to filter once"
+                f"so that {len(found.entries)} remain; run `unset {name}` to filter once"
             )
             notes += (note,)
         else:
-            notes += _why(name, environ[name], listed)
-        exist = min(len(listed.entries), exist) if layer else len(listed.entries)
+            notes += _why(name, environ[name], found)
+        exist = min(len(found.entries), exist) if layer else len(found.entries)
         if not exist:  # nothing is left to filter, and 0 would mean "unknown"
             break
     return Devices(exist, "cuda" if exist else "cpu", ", ".join(names), notes)
@@ -108,7 +108,15 @@ def _rocm(environ: Mapping[str, str], exist: int) -> Devices | None:
 
 def _level_zero(environ: Mapping[str, str], exist: int, read: Read) -> Devices:
     text, model = environ[_ZE], intel.hierarchy(environ)
-    cards = intel.tiles(read) if exist else []
+    chosen, passed = of_level_zero(text, model, exist, intel.tiles(read) if exist else [])
+    notes: tuple[str, ...] = ()
+    if passed:
+        notes = (f"{_ZE}={text} under {model}: {', '.join(passed)} names no device" + _of(exist),)
+    return Devices(len(chosen), intel.KIND if chosen else "cpu", f"{_ZE}, {model}", notes)
+
+
+def of_level_zero(text: str, model: str, exist: int, tiles: Sequence[int] = ()) -> tuple[set[int], list[str]]:
+    """Return the devices that ``ZE_AFFINITY_MASK`` leaves of so many, 0 when unknown, and entries that name none."""
     chosen, passed = set(), []
     for entry in (word.strip() for word in text.split(",")):
         match = re.fullmatch(r"(\d+)(?:\.(\d+))?(?:\.\d+)?", entry, re.ASCII)
@@ -117,20 +125,18 @@ def _level_zero(environ: Mapping[str, str], exist: int, read: Read) -> Devices:
         device, tile = int(match[1]), match[2]
         beyond = bool(exist) and device >= exist
         if model == "COMPOSITE":
-            beyond = beyond or (bool(cards) and tile is not None and int(tile) >= cards[device])
+            beyond = beyond or (bool(tiles) and tile is not None and int(tile) >= tiles[device])
         elif tile is not None:
             beyond = True
         if beyond:
             passed.append(entry)
         else:
             chosen.add(device)
-    notes: tuple[str, ...] = ()
-    if passed:
-        notes = (f"{_ZE}={text} under {model}: {', '.join(passed)} names no device" + _of(exist),)
-    return Devices(len(chosen), intel.KIND if chosen else "cpu", f"{_ZE}, {model}", notes)
+    return chosen, passed
 
 
-def _read_list(text: str, exist: int) -> _Listed:
+def listed(text: str, exist: int) -> Listed:
+    """Return what a mask lists, as far as its driver reads it, of so many devices; 0 when that is unknown."""
     entries: list[str] = []
     words = [word.strip() for word in text.split(",")] if text.strip() else []
     prefix = next((prefix for prefix in _UUIDS if words and words[0].startswith(prefix)), "")
@@ -138,16 +144,16 @@ def _read_list(text: str, exist: int) -> _Listed:
         number = re.match(r"\+?\d+", word, re.ASCII)
         entry = word if prefix else str(int(number[0])) if number else ""
         if not entry.startswith(prefix) or not entry:
-            return _Listed(entries, f"{word!r} hides itself and all after it")
+            return Listed(entries, f"{word!r} hides itself and all after it")
         if not prefix and exist and int(entry) >= exist:
-            return _Listed(entries, f"{word!r} names no device{_of(exist)} and hides itself and all after it")
+            return Listed(entries, f"{word!r} names no device{_of(exist)} and hides itself and all after it")
         if entry in entries:
-            return _Listed([], f"the repeated {word!r} hides all devices")
+            return Listed([], f"the repeated {word!r} hides all devices")
         entries.append(entry)
-    return _Listed(entries, "")
+    return Listed(entries, "")
 
 
-def _why(name: str, text: str, listed: _Listed) -> tuple[str, ...]:
+def _why(name: str, text: str, listed: Listed) -> tuple[str, ...]:
     return (f"{name}={text}: {listed.why}",) if listed.why and text.strip() not in _NONE else ()
 
 

@@ -10,10 +10,12 @@ shared host the other ones are somebody else's.
 from __future__ import annotations
 
 from ezpz import proc
+from ezpz.cluster.devices import intel
+from ezpz.cluster.devices.masks import listed, of_level_zero
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     Found = tuple[set[int], set[int]]
 
@@ -42,51 +44,44 @@ class Ranks:
 
     def nvidia(self, uuids: Sequence[str]) -> Found:
         """Return the numbers of the devices that are this launch's, and of those that a rank has as its own."""
-        return self._found(len(uuids), (("CUDA_VISIBLE_DEVICES",),), lambda word, _: _index_or_uuid(word, uuids))
+        return self._found(len(uuids), lambda environ, cards: _left(environ, ("CUDA_VISIBLE_DEVICES",), cards, uuids))
 
     def amd(self, count: int) -> Found:
         """Return the same of AMD's cards: what ROCm leaves, and among those what HIP does."""
-        return self._found(count, (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")), _index)
+        hip = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+        rocm = ("ROCR_VISIBLE_DEVICES",)
+        return self._found(count, lambda environ, cards: _left(environ, hip, _left(environ, rocm, cards)))
 
     def intel(self, count: int) -> Found:
         """Return the same of Intel's devices, each a card or a tile."""
-        return self._found(count, (("ZE_AFFINITY_MASK",),), lambda word, left: _index(word.partition(".")[0], left))
+        return self._found(count, _of_intel)
 
-    def _found(self, count: int, layers: Sequence[Sequence[str]], read: Callable[[str, int], int | None]) -> Found:
+    def _found(self, count: int, left: Callable[[Mapping[str, str], list[int]], list[int]]) -> Found:
         seen: set[int] = set()
         given: set[int] = set()
         for environ in self.environs:
-            visible, is_masked = list(range(count)), False
-            for names in layers:
-                name = next((name for name in names if name in environ), None)
-                if name is None or (name == "ZE_AFFINITY_MASK" and not environ[name].strip()):
-                    continue
-                is_masked = True
-                visible = _listed(environ[name], visible, read)
+            devices = list(range(count))
+            visible = left(environ, devices)
             local = environ.get("LOCAL_RANK", "0")
             place = int(local) if local.isascii() and local.isdigit() else 0
             own = visible[0:1] if len(visible) == 1 else visible[place : place + 1]
             given.update(own)
-            seen.update(visible if is_masked else own)
+            seen.update(own if visible is devices else visible)
         return seen, given
 
 
-def _listed(text: str, visible: Sequence[int], read: Callable[[str, int], int | None]) -> list[int]:
-    """Return those that a mask leaves: what is behind a word that names nothing is hidden."""
+def _left(environ: Mapping[str, str], names: Sequence[str], visible: list[int], uuids: Sequence[str] = ()) -> list[int]:
+    """Return the devices that the first of these masks leaves of those that are visible; all without one."""
+    name = next((name for name in names if name in environ), None)
+    if name is None:
+        return visible
     left: list[int] = []
-    for word in (part.strip() for part in text.split(",")):
-        place = read(word, len(visible))
-        if place is None:
+    for entry in listed(environ[name], len(visible)).entries:
+        number = visible[int(entry)] if entry.isdigit() else _by_uuid(entry, uuids)
+        if number is None:
             break
-        # A UUID is a name for the whole host's list, a number one for what is left.
-        number = place if word.startswith("GPU-") else visible[place]
-        if number not in left:
-            left.append(number)
+        left.append(number)
     return left
-
-
-def _index(word: str, count: int) -> int | None:
-    return int(word) if word.isascii() and word.isdigit() and int(word) < count else None
 
 
 def _environ(pid: int) -> dict[str, str]:
@@ -94,9 +89,12 @@ def _environ(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in parts}
 
 
-def _index_or_uuid(word: str, uuids: Sequence[str]) -> int | None:
-    if word.startswith("GPU-"):
-        named = next((index for index, uuid in enumerate(uuids) if uuid.startswith(word)), None)
-        # Else it is that of a card that tells none now, which must not hide those behind it.
-        return uuids.index("") if named is None and "" in uuids else named
-    return _index(word, len(uuids))
+def _of_intel(environ: Mapping[str, str], devices: list[int]) -> list[int]:
+    mask = environ.get("ZE_AFFINITY_MASK", "").strip()
+    return sorted(of_level_zero(mask, intel.hierarchy(environ), len(devices))[0]) if mask else devices
+
+
+def _by_uuid(entry: str, uuids: Sequence[str]) -> int | None:
+    named = next((index for index, uuid in enumerate(uuids) if uuid.startswith(entry)), None)
+    # Else it is that of a card that tells none now, which must not hide those behind it.
+    return uuids.index("") if named is None and "" in uuids else named
