@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ezpz.watch.preflight.messages import Look
 
-__all__ = ["look", "look_beside"]
+__all__ = ["look"]
 
 _ANSWER = 1.5  # seconds for the host where the ranks meet to answer, if only with a refusal
 _MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
@@ -75,41 +75,6 @@ def look(
         shared=shared,
         room=_room(environ, log_dir),
     )
-
-
-def look_beside(
-    request: Look, environ: Mapping[str, str], log_dir: str, count: int, *, first: bool, by_shim: bool
-) -> Answer:
-    """Do the same in a thread; what may hang in it holds up nothing."""
-    import _thread
-
-    answer = Answer()
-
-    def find() -> None:
-        try:
-            answer.found = look(request, environ, log_dir, count, first=first, by_shim=by_shim)
-        except Exception as error:  # noqa: BLE001  # a host that cannot be looked at may run its ranks all the same
-            answer.problem = f"{type(error).__name__}: {error}"
-        os.close(write)
-
-    answer.readable, write = os.pipe()
-    _thread.start_new_thread(find, ())
-    return answer
-
-
-class Answer:
-    """What a thread will have found.
-
-    Attributes:
-        readable: A descriptor that becomes readable when it is there.
-        found: It; None while it is not there, and where nothing could be found.
-        problem: Why nothing could be found.
-    """
-
-    def __init__(self) -> None:
-        self.readable = -1
-        self.found: Looked | None = None
-        self.problem = ""
 
 
 def _python(program: str, environ: Mapping[str, str]) -> tuple[str, str, dict[str, str]]:
