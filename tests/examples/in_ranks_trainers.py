@@ -74,7 +74,6 @@ def test_every_way_to_cut_the_language_model_learns_the_same(plain, folder, cut)
     if rows:
         assert rows[-1]["m"]["val_loss"] == pytest.approx(plain[-1]["val_loss"], abs=2e-4)
         assert rows[0]["m"]["grad_norm"] == pytest.approx(plain[0]["grad_norm"], abs=2e-5)
-        assert rows[-1]["m"]["entropy"] == pytest.approx(1.4903, abs=1e-4)
 
 
 def test_the_language_model_resumes_where_it_was_and_ends_the_same(plain, folder):

@@ -56,8 +56,8 @@ def test_a_text_of_ones_own_is_prepared_under_its_name(capsys, tmp_path):
 
 @pytest.mark.slow
 def test_prepare_refuses_what_has_no_characters(capsys, tmp_path):
-    assert gpt.main(["prepare", "data=markov", f"data.root_path={tmp_path}"]) == 2
-    assert "cannot prepare markov: it has no characters" in capsys.readouterr().err
+    assert gpt.main(["prepare", "data=random", f"data.root_path={tmp_path}"]) == 2
+    assert "cannot prepare random: it has no characters" in capsys.readouterr().err
 
 
 def test_a_broken_alphabet_is_named(tmp_path):
@@ -69,7 +69,7 @@ def test_a_broken_alphabet_is_named(tmp_path):
 
 
 def text(symbols):
-    return Tokens("mine", "made", len(symbols or "abc"), torch.zeros(9), torch.zeros(9), None, symbols)
+    return Tokens("mine", "made", len(symbols or "abc"), torch.zeros(9), torch.zeros(9), symbols)
 
 
 def test_prompts_are_read_by_the_alphabet_of_the_text():

@@ -44,8 +44,6 @@ def test_it_passes_the_bigrams_and_writes_by_two_ranks(run_cli, env, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     out = done.stdout
     assert "data=shakespeare: shipped with ezpz; 1,003,854 tokens to train, 111,540 to test" in out
-    counted = "guessing 4.174, unigram 3.309/3.347, bigram 2.452/2.488, trigram 1.904/2.066"
-    assert out.count(f"baselines of the data, nats per token of train/val: {counted}\n") == 1
     assert "parameters=402,176 without the table of positions" in out
     assert "num decayed parameter tensors: 9, with 401,536 parameters" in out
     assert "num non-decayed parameter tensors: 6, with 8,832 parameters" in out
@@ -53,10 +51,9 @@ def test_it_passes_the_bigrams_and_writes_by_two_ranks(run_cli, env, tmp_path):
     lines = LINE.findall(out)
     assert [int(line[0]) for line in lines] == [0, 10, 20, 30, 39, 40, 50, 60, 70, 79]
     assert [line[0] for line in lines if line[2]] == ["39", "79"]  # losses of an evaluation stand where they are new
-    before = re.search(r"after 0 steps: train_loss=(\S+) val_loss=(\S+), above them all", out)
+    before = re.search(r"after 0 steps: train_loss=(\S+) val_loss=(\S+)\n", out)
     assert [float(loss) for loss in before.groups()] == pytest.approx([math.log(65)] * 2, abs=0.15)
-    assert float(lines[-1][4]) < 2.488
-    assert "below the bigrams (unigram 3.347, bigram 2.488, trigram 2.066)" in out
+    assert float(lines[-1][4]) < 2.488  # what counting pairs of characters reaches
     samples = re.findall(r"\['prompt'\]: 'What is an LLM\?'\n.*\['response'\]:\nWhat is an LLM\?", out)
     assert len(samples) == 3
 
@@ -83,7 +80,7 @@ def test_it_passes_the_bigrams_and_writes_by_two_ranks(run_cli, env, tmp_path):
     ]
     again = run_cli(launch(1, *words, "train.eval_iters=8", "train.sample_tokens=40"), env, 100)
     assert again.returncode == 0, again.stdout + again.stderr
-    found = re.search(r"after 80 steps: train_loss=(\S+) val_loss=(\S+), below the bigrams", again.stdout)
+    found = re.search(r"after 80 steps: train_loss=(\S+) val_loss=(\S+)\n", again.stdout)
     assert [float(loss) for loss in found.groups()] == pytest.approx(
         [float(lines[-1][3]), float(lines[-1][4])],
         abs=1e-3,  # lines have five digits

@@ -138,7 +138,7 @@ def test_without_a_file_it_is_the_debug_preset_which_a_small_machine_can_train()
     args = parse(options(), ["--outdir", "out", "--training.steps", "5"])
     assert (args.preset, args.name, args.outdir) == ("debug", "llm", "out")
     assert args.config.training.steps == 5
-    assert args.config.training.dataset == "markov"
+    assert args.config.training.dataset == "shakespeare"
     assert args.config.training.mixed_precision_param == "fp32"
     assert args.config.training.batch_size * args.config.training.seq_len <= 4096
     assert args.origins["model.flavor"] == "preset debug"

@@ -28,7 +28,7 @@ SMALL = (
     "--metrics.log_freq 2 --no_plots"
 )
 LINE = re.compile(r"step=(\d+) loss=(\S+) max=(\S+) dt=(\S+) s tps=(\S+) tok/s\n")
-EVALUATED = re.compile(r"step=(\d+) val_loss=(\S+) entropy=(\S+)\n")
+EVALUATED = re.compile(r"step=(\d+) val_loss=(\S+)\n")
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def start(ranks, *words):
 
 @pytest.mark.learn
 @pytest.mark.timeout(1800)
-def test_without_a_file_it_learns_the_language_to_its_entropy(run_cli, env, tmp_path):
-    loss, entropy = train_two_ranks(run_cli, env, tmp_path, steps=100, tokens=2 * 32 * 64)
-    assert entropy - 0.01 <= loss <= entropy + 0.05
+def test_without_a_file_it_learns_what_follows_a_letter(run_cli, env, tmp_path):
+    loss = train_two_ranks(run_cli, env, tmp_path, steps=100, tokens=2 * 32 * 64)
+    assert 2.2 <= loss <= 2.488  # counting pairs of characters reaches 2.488; far less would be a leak
 
 
 @pytest.mark.dear
@@ -53,12 +53,12 @@ def test_without_a_file_it_learns_the_language_to_its_entropy(run_cli, env, tmp_
 @pytest.mark.timeout(1800)
 def test_without_a_file_it_learns_and_its_lines_are_those_of_its_rows(run_cli, env, tmp_path):
     words = ["training.steps=20", "training.seq_len=32", "training.warmup_steps=2", "training.eval_samples=64"]
-    loss, entropy = train_two_ranks(run_cli, env, tmp_path, *words, steps=20, tokens=2 * 32 * 32)
-    assert entropy - 0.01 <= loss <= math.log(32) - 0.3
+    loss = train_two_ranks(run_cli, env, tmp_path, *words, steps=20, tokens=2 * 32 * 32)
+    assert 2.2 <= loss <= 3.347  # counting single characters
 
 
 def train_two_ranks(run_cli, env, folder, *words, steps, tokens):
-    """Train the debug preset on two ranks, check its lines against the journal; return held-out loss and entropy."""
+    """Train the debug preset on two ranks, check its lines against the journal; return held-out loss."""
     words = ["--no_plots", "--metrics.disable_color_printing", *words]
     done = run_cli(start(2, *words), {**env, "FORCE_COLOR": "1"}, 280)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -66,9 +66,9 @@ def train_two_ranks(run_cli, env, folder, *words, steps, tokens):
     assert "Traceback" not in done.stderr
     lines = LINE.findall(done.stdout)
     assert [int(line[0]) for line in lines] == [1, *range(10, steps + 1, 10)]
-    assert float(lines[0][1]) == pytest.approx(math.log(32), abs=0.15)
+    assert float(lines[0][1]) == pytest.approx(math.log(258), abs=0.15)
     assert all(float(line[1]) <= float(line[2]) for line in lines)
-    ((last, loss, entropy),) = EVALUATED.findall(done.stdout)
+    ((last, loss),) = EVALUATED.findall(done.stdout)
     assert int(last) == steps
     (run,) = (folder / "outputs" / "llm").glob("*")
     rows = [row["m"] for row in read_journal(run / "metrics.jsonl")]
@@ -80,8 +80,7 @@ def train_two_ranks(run_cli, env, folder, *words, steps, tokens):
     record = json.loads((run / "run.json").read_text())
     assert record["state"] == "finished"
     assert record["config"]["model"]["flavor"] == "debug"
-    assert record["config"]["entropy"] == pytest.approx(float(entropy), abs=1e-3)
-    return float(loss), float(entropy)
+    return float(loss)
 
 
 @pytest.mark.dear

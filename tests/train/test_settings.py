@@ -36,7 +36,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Data:
-    dataset: str = setting("markov", "name of the data")
+    dataset: str = setting("shakespeare", "name of the data")
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def test_a_configuration_can_be_stored_and_read_back(file):
     assert "config_file" not in text
     assert as_dict(config)["training"]["parts"] == ("a", "b")
     assert list(as_dict(config)) == ["job", "training", "data"]
-    assert as_dict(config)["data"] == {"dataset": "markov"}
+    assert as_dict(config)["data"] == {"dataset": "shakespeare"}
 
 
 COMMAND_LINE = "(from the command line)"

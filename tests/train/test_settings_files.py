@@ -28,7 +28,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Data:
-    dataset: str = setting("markov", "name of the data")
+    dataset: str = setting("shakespeare", "name of the data")
 
 
 @dataclass(frozen=True)

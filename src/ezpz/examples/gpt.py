@@ -5,8 +5,8 @@
     launch python3 -m ezpz.examples.gpt --preset gpt2                    # the large one, wherever it runs
     python3 -m ezpz.examples.gpt prepare data=shakespeare data.root_path=data
 
-Beside the loss stand the baselines of the data: what counting single characters, pairs and triples needs per character.
-A model that is above the bigrams has not looked at the character before.
+On Shakespeare the loss begins near ln 65 = 4.17 nats per character. Counting single characters reaches 3.35 on held-out
+text, counting pairs 2.49: a model that stays above that has not looked at the character before.
 """
 
 from __future__ import annotations
@@ -74,7 +74,6 @@ def run(args: Namespace) -> None:
     logger.info(
         f"data={tokens.name}: {tokens.origin}; {len(tokens.train):,} tokens to train, {len(tokens.test):,} to test"
     )
-    evaluation.log_baselines()
     sizes = replace(sizes, vocab_size=tokens.vocabulary)
     model, optimizer, cost = build(config, sizes, draw=choice.checkpoint is None)
     if how.eval_only:

@@ -110,7 +110,7 @@ class DataSection:
     """What is learned, and where that is."""
 
     dataset: str = train.setting(
-        "shakespeare_char", "shakespeare_char, a text FILE, markov, tokens:FILE.bin, or a folder of root_path"
+        "shakespeare_char", "shakespeare_char, a text FILE, tokens:FILE.bin, or a folder of root_path"
     )
     root_path: str | None = train.setting(None, "folder with a folder per prepared data set; null: --data_dir")
     out_dir: str | None = train.setting(None, "the run's folder, as --outdir")
@@ -159,7 +159,7 @@ _GPT_2 = {
     "train__eval_iters": 100,
 }
 PRESETS: dict[str, dict[str, object]] = {
-    "debug": _preset(  # 402,176: below the bigrams in a minute on two CPU cores, see docs/gpt.md
+    "debug": _preset(  # 402,176: better than pairs of characters in a minute on two CPU cores, see docs/gpt.md
         (2, 4, 128, 64, 32),
         train__max_iters=300,
         train__warmup_iters=30,

@@ -1,4 +1,4 @@
-"""Evaluate the character GPT: losses on both parts of the text beside what counting would reach, and a sample."""
+"""Evaluate the character GPT: losses on both parts of the text, and a sample."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class Evaluation:
         self._is_timed = not how.eval_seconds
         origin = args.origins["train.prompt"]
         self._prompt = encode(how.prompt, tokens, origin=origin) if how.sample_tokens and how.prompt else []
-        self._levels: dict[str, float] = {}
 
     def _chosen(self, batches: int) -> dict[str, tuple[Any, Any]]:
         """Return for each part its sequences, and which of them this rank evaluates."""
@@ -50,21 +49,8 @@ class Evaluation:
         parts = {"train_loss": self._tokens.train, "val_loss": self._tokens.test}
         return {name: _spread(part, size.block_size, size.batch_size, batches) for name, part in parts.items()}
 
-    def log_baselines(self) -> None:
-        """Log what counting reaches on this data; rank 0 counts."""
-        if ezpz.get_rank() != 0:
-            return
-        baselines = train.text_baselines(self._tokens)
-        self._levels = {name: val for name, (_, val) in baselines.items()}
-        text = ", ".join(f"{name} {seen:.3f}/{val:.3f}" for name, (seen, val) in baselines.items())
-        least = "" if self._tokens.entropy is None else f", entropy {self._tokens.entropy:.3f}"
-        logger.info(
-            f"baselines of the data, nats per token of train/val: guessing {math.log(self._tokens.vocabulary):.3f}, "
-            f"{text}{least}"
-        )
-
     def __call__(self, model: Any, done: int) -> dict[str, float]:
-        """Return ``train_loss`` and ``val_loss``, and log which baselines are beaten and what the model writes.
+        """Return ``train_loss`` and ``val_loss``, and log them and what the model writes.
 
         Args:
             model: As `ezpz.wrap_model` returned it.
@@ -73,12 +59,7 @@ class Evaluation:
         if not self._is_timed:
             self._fit_in_time(model)
         losses = {name: self._loss(model, *part) for name, part in self._parts.items()}
-        passed = [name for name, level in self._levels.items() if losses["val_loss"] < level]
-        best = min(passed, key=self._levels.__getitem__, default="")
-        levels = ", ".join(f"{name} {level:.3f}" for name, level in self._levels.items())
-        rank = f"below the {best}s" if best else "above them all"
-        text = " ".join(f"{name}={loss:.6f}" for name, loss in losses.items())
-        logger.info(f"after {done} steps: {text}, {rank} ({levels})")
+        logger.info(f"after {done} steps: {' '.join(f'{name}={loss:.6f}' for name, loss in losses.items())}")
         self._sample(model, done)
         return losses
 

@@ -61,12 +61,12 @@ ALIASES = {
 }
 
 PRESETS: dict[str, dict[str, object]] = {
-    # A made-up language of 32 words, whose entropy is known: two CPU cores learn it in less than a minute.
+    # Bytes of the text that ships with ezpz: two CPU cores learn its letters in less than a minute.
     "debug": {
         "metrics.log_freq": 10,
         "model.flavor": "debug",
         "optimizer.lr": 2e-2,
-        "training.dataset": "markov",
+        "training.dataset": "shakespeare",
         "training.batch_size": 32,
         "training.seq_len": 64,
         "training.steps": 100,

@@ -21,17 +21,13 @@ if TYPE_CHECKING:
 
 logger = ezpz.get_logger("ezpz.examples.llm")
 
-MADE = {"markov", "random"}  # data that is made, with as many different tokens as the model shall know
-
 
 def load(args: Namespace) -> tuple[train.Tokens, dict[str, int | None]]:
     """Return the tokens to train with, and the ids that begin and end a text; texts go through the tokenizer."""
     config = args.config
     ends: dict[str, int | None] = {}
-    if config.training.dataset in MADE:
-        vocabulary = config.model.vocab_size or 32
-        small = min(vocabulary, 32) if config.training.dataset == "markov" else vocabulary  # learned in a hundred steps
-        tokens = train.load_tokens(config.training.dataset, seed=config.training.seed, vocabulary=small)
+    if config.training.dataset == "random":
+        tokens = train.load_tokens("random", seed=config.training.seed, vocabulary=config.model.vocab_size or 32)
     else:
         tokenizer = train.load_tokenizer(config.model.tokenizer_path)
         logger.info(f"tokenizer={tokenizer.name}: {tokenizer.size:,} words, BOS {tokenizer.bos}, EOS {tokenizer.eos}")
@@ -107,15 +103,14 @@ def warmup(args: Namespace) -> int:
 
 
 def validation(config: LlmConfig, model: Any, tokens: train.Tokens) -> Callable[[], dict[str, float]]:
-    """Return what computes the loss on held-out text, and with it the entropy where that is known: no loss is lower."""
+    """Return what computes the loss on held-out text."""
     training = config.training
     most = training.eval_samples * training.seq_len + 1
     held_out = train.TokenBatches(tokens.test[:most], training.seq_len, training.batch_size)
-    floor = {} if tokens.entropy is None else {"entropy": tokens.entropy}
 
     def validate() -> dict[str, float]:
         means = train.evaluate(model, held_out.once(), train.next_token_loss)
-        return {f"val_{name}": mean for name, mean in means.items()} | floor
+        return {f"val_{name}": mean for name, mean in means.items()}
 
     return validate
 

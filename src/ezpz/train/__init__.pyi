@@ -1,6 +1,5 @@
 from ezpz.cli_parser import non_negative_float as non_negative_float, non_negative_int as non_negative_int
 from ezpz.cli_parser import positive_float as positive_float, positive_int as positive_int
-from ezpz.train.data.baselines import text_baselines as text_baselines
 from ezpz.train.data.download import data_folder as data_folder, fetch as fetch
 from ezpz.train.data.feeding import BatchIndices as BatchIndices, ImageBatches as ImageBatches
 from ezpz.train.data.feeding import PickedBatches as PickedBatches, TokenBatches as TokenBatches

@@ -53,7 +53,7 @@ def open_hugging_face(name: str, folder: str | os.PathLike[str] | None, *, may_d
     except ImportError as error:
         raise UsageError(
             f"hf:{name} needs the package datasets (from the name of the data), which is not installed. Type "
-            "`python3 -m pip install datasets`, or use shakespeare, markov or FILE."
+            "`python3 -m pip install datasets`, or use shakespeare or FILE."
         ) from error
     path, _, split = name.partition(":")
     path, _, configuration = path.partition("@")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from ezpz.train.data.documents import Documents
 
+_GONE = {"markov": "shakespeare, or random to time a machine"}  # what was made, and what to type instead
+
 
 class Source(NamedTuple):
     """Where texts are.
@@ -38,8 +40,10 @@ def source_named(
     """Return the source of a name that `load_tokens` takes; nothing is looked for yet.
 
     Raises:
-        UsageError: A path is given with a name that has its own.
+        UsageError: The name is no more, or a path is given with a name that has its own.
     """
+    if name in _GONE:
+        raise UsageError(f"the data set {name} is gone (from load_tokens); type {_GONE[name]}.")
     if path is not None and name not in C4:
         raise UsageError(
             f"path {path} does not go with the data set {name} (from load_tokens); expected {' or '.join(C4)}. "

@@ -1,4 +1,4 @@
-"""Text as numbers: characters, bytes, streams of tokens in files, and how well counting alone predicts them."""
+"""Text as numbers: characters, bytes, and streams of tokens in files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import os
 
 NAMES = (
-    "The names of data sets are markov, random, shakespeare, c4, c4_test, bytes:FILE, tokens:FILE.bin, jsonl:PATH, "
+    "The names of data sets are shakespeare, random, c4, c4_test, bytes:FILE, tokens:FILE.bin, jsonl:PATH, "
     "hf:NAME and FILE."
 )
 _SCANNED = 1 << 30  # bytes of a token file that are looked at for ids that are too large

@@ -1,4 +1,4 @@
-"""Streams of tokens by name: texts, token files, and made languages."""
+"""Streams of tokens by name: texts, token files, and random ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class Tokens:
         vocabulary: Ids go from 0 to this number less one.
         train: The stream to train with, 1-D, int64; of a token file uint16, mapped into memory.
         test: The stream to test with.
-        entropy: Nats per token below which no honest model comes, where that is known.
         symbols: The characters of ids from 0 on; of bytes, those of Latin-1; None where tokens are no characters.
     """
 
@@ -40,7 +39,6 @@ class Tokens:
     vocabulary: int
     train: torch.Tensor
     test: torch.Tensor
-    entropy: float | None = None
     symbols: str | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -51,12 +49,11 @@ class Tokens:
             "vocabulary": self.vocabulary,
             "train_tokens": len(self.train),
             "test_tokens": len(self.test),
-            "entropy": self.entropy,
         }
 
 
 def load_tokens(
-    name: str = "markov",
+    name: str = "shakespeare",
     *,
     folder: str | os.PathLike[str] | None = None,
     download: bool = True,
@@ -69,21 +66,20 @@ def load_tokens(
     """Return a data set of tokens on the CPU, the same on all ranks; all ranks must call.
 
     Args:
-        name: ``markov`` (known entropy), ``random`` (to measure speed; cannot be learned), ``shakespeare`` (shipped),
-            ``FILE`` (UTF-8, by characters), ``bytes:FILE``, ``tokens:FILE.bin`` (uint16; of ``train.bin`` the test part
+        name: ``shakespeare`` (shipped), ``random`` (to measure speed; cannot be learned), ``FILE`` (UTF-8, by characters), ``bytes:FILE``, ``tokens:FILE.bin`` (uint16; of ``train.bin`` the test part
             is ``val.bin`` beside it), ``hf:NAME[@CONFIGURATION][:SPLIT]`` (bytes of its texts), ``jsonl:PATH``
             (documents: lines of JSON with a "text"), ``c4`` or ``c4_test`` (documents of the web). Of one stream the
             first 90 % train and the rest test.
         folder: Where a relative FILE is looked for, after the current folder; where `datasets` keeps its files. Where
             long texts are kept once they are encoded; the data folder (`$EZPZ_DATA`) by default.
         download: False forbids to use the network.
-        seed: Of made languages.
-        vocabulary: Number of different tokens: 32 for markov and 32,000 for random by default. Otherwise the data
-            decides, and a larger number leaves room.
-        length: Tokens to train with in made languages; an eighth of it to test with.
+        seed: Of random tokens.
+        vocabulary: Number of different tokens: 32,000 for random by default. Otherwise the data decides, and a larger
+            number leaves room.
+        length: Random tokens to train with; an eighth of it to test with.
         tokenizer: From `load_tokenizer`: texts become its ids, and a document ends with its eos. By default documents
-            are bytes (``load_tokenizer("bytes")``), other texts as above. What holds no text (markov, random,
-            bytes:, tokens:) does not use it, but tokens: are compared with its size.
+            are bytes (``load_tokenizer("bytes")``), other texts as above. What holds no text (random, bytes:,
+            tokens:) does not use it, but tokens: are compared with its size.
         path: For c4 and c4_test: a file of documents or a folder of them, instead of the network.
 
     Raises:
@@ -99,8 +95,6 @@ def load_tokens(
         raise UsageError(
             f"unusable sizes: vocabulary {vocabulary}, length {length} (from load_tokens); expected at least 1 and 16."
         )
-    if name == "markov":
-        return _markov(vocabulary or 32, seed, length)
     if name == "random":
         return _random(vocabulary or 32_000, seed, length)
     if source.is_documents or (tokenizer is not None and source.is_text):
@@ -117,19 +111,6 @@ def load_tokens(
     return agreed(read, name, _mark)
 
 
-def _markov(vocabulary: int, seed: int, length: int) -> Tokens:
-    import torch
-
-    from ezpz.train.data.markov import MarkovLanguage
-
-    language = MarkovLanguage(vocabulary, seed=seed)
-    train, test = (
-        torch.from_numpy(language.stream(count, part=part)) for part, count in enumerate((length, length // 8))
-    )
-    entropy = language.entropy
-    return Tokens("markov", f"made: order-1 Markov language of {entropy:.4f} nats", vocabulary, train, test, entropy)
-
-
 def _random(vocabulary: int, seed: int, length: int) -> Tokens:
     import numpy as np
     import torch
@@ -142,7 +123,7 @@ def _random(vocabulary: int, seed: int, length: int) -> Tokens:
     )
     rng = np.random.default_rng([seed, vocabulary])
     train, test = (torch.from_numpy(rng.integers(vocabulary, size=count)) for count in (length, length // 8))
-    return Tokens("random", "made: random, cannot be learned", vocabulary, train, test, float(np.log(vocabulary)))
+    return Tokens("random", "made: random, cannot be learned", vocabulary, train, test)
 
 
 def _read(name: str, folder: str | os.PathLike[str] | None, vocabulary: int | None, *, may_download: bool) -> Tokens:
@@ -203,7 +184,7 @@ def _cut(name: str, origin: str, ids: Any, vocabulary: int, symbols: str | None)
 
     stream = torch.from_numpy(ids)
     trained = int(_TRAIN_SHARE * len(stream))
-    return Tokens(name, origin, vocabulary, stream[:trained], stream[trained:], None, symbols)
+    return Tokens(name, origin, vocabulary, stream[:trained], stream[trained:], symbols)
 
 
 def _enough(different: int, vocabulary: int | None, name: str, kind: str) -> int:
