@@ -16,7 +16,7 @@ from ezpz.cli.benchmark import TRAINERS
 from ezpz.cluster import probe
 from ezpz.cluster.launchers import FLAVOURS
 from ezpz.cluster.site import load
-from ezpz.train.data.download import CATALOG
+from ezpz.train.data.catalog import HUB
 
 BIN = Path(__file__).parents[2] / "src" / "ezpz" / "bin"
 SHELLS = {"bash": BIN / "completion.bash", "zsh": BIN / "completion.zsh"}
@@ -46,7 +46,7 @@ EXACT = {  # where the name in the help says too little: (verb, option or argume
     ("launch", "--cpu-bind"): ("none", "depth", "list"),
     ("benchmark", "--run"): tuple(TRAINERS),
     ("sites", "NAME"): "sites",
-    ("fetch", "NAME"): tuple(CATALOG),
+    ("fetch", "NAME"): tuple(HUB),
     ("report", "DIR"): "runs",
     ("export", "DIR"): "runs",
 }

@@ -1,7 +1,6 @@
 """Run by pytest inside every rank of one launch: all ranks come to the same data, or to the same error.
 
-Not collected by itself; `test_data_in_ranks.py` launches it. MIRROR is the address of its mirror, FOLDER a folder of
-this run.
+Not collected by itself; `test_data_in_ranks.py` launches it. FOLDER is a folder of this run.
 """
 
 import os
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from mirror import dataset, tiny_mnist
+from hub import Rows, put
 
 import ezpz
 from ezpz.errors import MachineError, UsageError
@@ -25,7 +24,7 @@ from ezpz.train import (
     load_tokens,
     shard_indices,
 )
-from ezpz.train.data import download, encoded, images, together
+from ezpz.train.data import encoded, images, together
 from ezpz.train.data.tokenizers import Tokenizer
 
 FOLDER = Path(os.environ["FOLDER"])
@@ -38,73 +37,43 @@ def group():
     ezpz.cleanup()
 
 
-@pytest.fixture
-def mnist(monkeypatch):
-    """`mnist("absent", "good")`: where the tiny MNIST is to be had."""
-
-    def mnist(*kinds):
-        mirrors = (f"{os.environ['MIRROR']}/{kind}/" for kind in kinds)
-        monkeypatch.setitem(download.CATALOG, "mnist", dataset("mnist", tiny_mnist(), *mirrors))
-
-    monkeypatch.setitem(images._SHAPES, "mnist", (10, 1, 28, 64, 32))
-    return mnist
-
-
 def same(value):
     """Fail on all ranks when they hold different values."""
     assert ezpz.all_ranks_agree(value)
     return value
 
 
-def test_one_rank_downloads_and_all_have_the_data(mnist):
-    mnist("slow")  # it counts what it is asked for
-    found = load_images("mnist", folder=FOLDER / "good")
-    assert same(found.origin) == f"downloaded from {os.environ['MIRROR']}/slow/"
-    assert same(found.train[0]).flatten().tolist() == list(range(24))
-    assert same(load_images("mnist", folder=FOLDER / "good").origin) == f"cache {FOLDER / 'good' / 'mnist'}"
+def test_one_rank_of_a_host_asks_the_hub_first(monkeypatch):
+    hub = put(monkeypatch, mnist={"train": Rows(6), "test": Rows(2)})
+    read = hub.load_dataset
+
+    def noted(*words, **more):
+        with (FOLDER / "images").open("a") as file:
+            file.write(f"{ezpz.get_rank()} ")
+        return read(*words, **more)
+
+    hub.load_dataset = noted
+    same(load_images("mnist").train[0])
+    ezpz.barrier()
+    assert (FOLDER / "images").read_text().split() == [str(rank) for rank in range(ezpz.get_world_size())]
 
 
-def test_all_fall_back_when_the_download_fails(mnist, capsys):
-    mnist("absent", "cut")
-    found = load_images("mnist", folder=FOLDER / "bad")
-    assert same(found.origin).startswith("synthetic (cannot download train-images")
+def test_all_fall_back_when_no_host_gets_the_data(monkeypatch, capsys):
+    put(monkeypatch)
+    monkeypatch.setitem(images._SHAPES, "mnist", (10, 1, 28, 64, 32))
+    found = load_images("mnist")
+    assert same(found.origin).startswith("synthetic (cannot load hf:ylecun/mnist")
     same(found.train)
     assert found.train[0].shape == (64, 1, 28, 28)
     assert capsys.readouterr().out.count("data=synthetic") == (ezpz.get_rank() == 0)
 
 
-def test_a_corrupt_file_is_the_same_error_on_all(mnist):
-    mnist("good")
-    path = FOLDER / "corrupt" / "mnist" / "t10k-labels-idx1-ubyte.gz"
-    if ezpz.get_rank() == 0:
-        path.parent.mkdir(parents=True)
-        path.write_bytes(b"cut")
-    ezpz.barrier()
-    with pytest.raises(UsageError, match="corrupt or cut data") as caught:
-        load_images("mnist", folder=FOLDER / "corrupt")
-    same(str(caught.value))
-
-
-def test_hosts_of_which_only_some_have_the_data_are_told(mnist, monkeypatch):
-    mnist("good")
+def test_hosts_of_which_only_some_have_the_data_are_told(monkeypatch):
     monkeypatch.setattr(together, "looks_for_host", lambda: True)  # as if every rank were a host of its own
-    mine = FOLDER / f"host{ezpz.get_rank()}"
-    if ezpz.get_rank() == 0:
-        load = download.fetch("mnist", mine)
-        assert load.is_dir()
-    monkeypatch.setenv("EZPZ_DATA", str(mine))
+    put(monkeypatch, **({"mnist": {"train": Rows(6), "test": Rows(2)}} if ezpz.get_rank() == 0 else {}))
     with pytest.raises(MachineError, match="at hand on some hosts only") as caught:
-        load_images("mnist", folder=mine, download=False)
-    same(str(caught.value))
-    assert f"host{ezpz.get_world_size() - 1}" in str(caught.value) or "host1" in str(caught.value)
-
-
-def test_hosts_that_all_lack_the_data_take_the_reason_of_rank_0(mnist, monkeypatch):
-    mnist("good")
-    monkeypatch.setattr(together, "looks_for_host", lambda: True)
-    monkeypatch.setenv("EZPZ_DATA", str(FOLDER / "nowhere"))
-    found = load_images("mnist", folder=FOLDER / f"empty{ezpz.get_rank()}", download=False)
-    assert "/empty0/" in same(found.origin)
+        load_images("mnist")
+    assert "ezpz fetch mnist --folder" in same(str(caught.value))
 
 
 def test_a_file_that_one_rank_cannot_read_is_an_error_on_all():

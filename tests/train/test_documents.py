@@ -1,17 +1,17 @@
-"""Texts through a tokenizer: documents, the file of ids that a host's ranks share, C4 with and without network."""
+"""Texts through a tokenizer: documents, the file of ids that a host's ranks share, names of Hugging Face."""
 
 import gzip
 import json
-import sys
 import types
 
 import numpy as np
 import pytest
 import torch
+from hub import put
 
 from ezpz.errors import MachineError, UsageError
 from ezpz.train import TokenBatches, load_tokenizer, load_tokens
-from ezpz.train.data import c4, documents, encoded
+from ezpz.train.data import documents, encoded
 from ezpz.train.data.text import shakespeare
 from ezpz.train.data.tokenizers import Tokenizer
 
@@ -164,77 +164,29 @@ def test_what_holds_no_text_is_compared_with_the_tokenizer_or_left_alone(tmp_pat
         load_tokens("random", path=path)
 
 
-class Stream(list):
-    def take(self, count):
-        return iter(self[:count])
+class Texts(list):
+    """Rows of a data set that has texts."""
+
+    features = {"text": types.SimpleNamespace(dtype="string")}  # noqa: RUF012
 
 
-@pytest.fixture
-def hub(monkeypatch):
-    """A stand-in for the package `datasets` and its hub; `state` says how it was asked, and how it answers."""
-    state = types.SimpleNamespace(asked=[], silence="", rows=[{"text": f"page {number}"} for number in range(5)])
-
-    def load_dataset(*args, **more):
-        state.asked.append((args, more))
-        return Stream(state.rows)
-
-    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_ENDPOINT"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    monkeypatch.setattr(c4, "unreachable", lambda url, _: state.silence)
-    monkeypatch.setattr(c4, "C4", {"c4": 4, "c4_test": 2})
-    return state
-
-
-def test_c4_is_streamed_as_far_as_its_name_says_and_kept(hub, capsys):
+def test_c4_is_a_part_of_one_file_of_the_hub(monkeypatch):
+    hub = put(monkeypatch, c4=Texts([{"text": "page 0"}, {"text": "page 1"}]))
     tokens = load_tokens("c4_test")
     assert whole(tokens) == [*b"page 0", 257, *b"page 1", 257]
-    assert tokens.origin == "Hugging Face allenai/c4, configuration en, the first 2 documents, by tokenizer bytes"
-    assert hub.asked == [(("allenai/c4", "en"), {"split": "train", "streaming": True})]
-    hub.silence = "the network has gone"
-    assert whole(load_tokens("c4_test")) == whole(tokens)
-    assert len(hub.asked) == 1
-    assert "data=shakespeare" not in capsys.readouterr().out
-    assert len(whole(load_tokens("c4"))) == len(shakespeare()) + 1  # another number of documents was not fetched
-    assert "data=shakespeare (cannot stream c4 from https://huggingface.co: the network" in capsys.readouterr().out
+    file = "en/c4-train.00000-of-01024.json.gz"
+    assert tokens.origin == f"Hugging Face allenai/c4/{file}, split train[:2000], column text, by tokenizer bytes"
+    asked = {"split": "train[:2000]", "data_files": file, "cache_dir": None}
+    assert hub.asked == [("allenai/c4", None, asked)]
+    load_tokens("c4")
+    assert hub.asked[-1][2]["split"] == "train[:100000]"
+    hub.holds.clear()
+    with pytest.raises(MachineError, match=r"cannot load hf:allenai/c4/en/.*: Couldn't reach 'allenai/c4' on the Hub"):
+        load_tokens("c4")
 
 
-@pytest.mark.slow
-def test_without_c4_the_shipped_text_comes_aloud(hub, monkeypatch, capsys):
-    def falls_back(told, **more):
-        tokens = load_tokens("c4_test", **more)
-        assert bytes(whole(tokens)[:-1]).decode() == shakespeare()
-        assert told in tokens.origin
-        assert tokens.origin.startswith("shakespeare, shipped with ezpz (")
-        assert (
-            f"data=shakespeare ({tokens.origin.split('(', 1)[1].rsplit(')', 1)[0]}) This is not c4_test"
-            in capsys.readouterr().out
-        )
-
-    falls_back("downloading is off", download=False)
-    hub.silence = "no answer within 4.0 s"
-    falls_back("from https://huggingface.co: no answer within 4.0 s")
-    hub.silence = ""
-    hub.rows = [{"text": "page 0"}, {"body": "broken"}]
-    falls_back("cannot stream c4 from https://huggingface.co: 'text'")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    falls_back("HF_HUB_OFFLINE is set")
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    falls_back("the package datasets is not installed")
-
-
-def test_texts_of_hugging_face_end_each_with_eos(hub):
-    hub.rows = [{"text": "first"}, {"text": "zweiter: ü"}]
-    rows = Stream(hub.rows)
-    rows.features = {"text": types.SimpleNamespace(dtype="string")}
-    sys.modules["datasets"].load_dataset = lambda *_, **__: rows
+def test_texts_of_hugging_face_end_each_with_eos(monkeypatch):
+    put(monkeypatch, name=Texts([{"text": "first"}, {"text": "zweiter: ü"}]))
     tokens = load_tokens("hf:org/name", tokenizer=BYTES)
     assert whole(tokens) == [*b"first", 257, *"zweiter: ü".encode(), 257]
     assert tokens.origin == "Hugging Face org/name, split train, column text, by tokenizer bytes"
-
-
-def test_an_address_that_does_not_answer_is_told_within_its_patience():
-    from ezpz.train.data.download import Patience, unreachable
-
-    assert "Connection refused" in unreachable("http://127.0.0.1:9/", Patience(attempt=2.0))

@@ -141,8 +141,8 @@ def test_without_pillow_the_error_says_what_to_install(tmp_path, monkeypatch):
 
 def test_names_of_data():
     known = image_data(["mnist", "digits"])
-    assert [known(word) for word in ("mnist", "images:a b", "digits")] == ["mnist", "images:a b", "digits"]
+    assert [known(word) for word in ("mnist", "images:a b", "hf:me/it")] == ["mnist", "images:a b", "hf:me/it"]
     assert [image_folder_name(word) for word in ("images:a:b", "mnist", "images:")] == ["a:b", "", ""]
-    for word in ("minst", "images:", "folder"):
-        with pytest.raises(Exception, match=r"is no data set\..* Expected mnist, digits or images:FOLDER$"):
+    for word in ("minst", "images:", "hf:", "folder"):
+        with pytest.raises(Exception, match=r"is no data set\..* Expected mnist, digits, images:FOLDER or hf:NAME$"):
             known(word)

@@ -1,16 +1,18 @@
 """Images by name: real, shipped, made; and what is said when they are made."""
 
-import gzip
+import os
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
-from mirror import IDX_NAMES, Mirror, cifar_archive, cifar_records, dataset, tiny_mnist
+from hub import Rows, put
 
-from ezpz.errors import UsageError
+from ezpz.errors import MachineError, UsageError
 from ezpz.log import get_logger
 from ezpz.train import SyntheticImages, load_images
-from ezpz.train.data import download, images
-from ezpz.train.data.download import Patience
+from ezpz.train.data import hugging_face, images
 
 
 @pytest.fixture
@@ -26,79 +28,93 @@ def lines(monkeypatch, caplog):
     return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
-def test_mnist_comes_from_a_mirror_then_from_the_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with Mirror(tiny_mnist()) as mirror:
-        monkeypatch.setitem(download.CATALOG, "mnist", dataset("mnist", mirror.files, mirror.url("good")))
-        first = load_images("mnist", folder=tmp_path)
-        assert first.origin == f"downloaded from {mirror.url('good')}"
-    again = load_images("mnist", folder=tmp_path, download=False)
-    assert again.origin == f"cache {tmp_path / 'mnist'}"
-    for found in (first, again):
-        (x, y), (test_x, test_y) = found.train, found.test
-        assert (x.shape, x.dtype, y.dtype) == ((6, 1, 2, 2), torch.uint8, torch.int64)
-        assert x.flatten().tolist() == list(range(24))
-        assert y.tolist() == list(range(6))
-        assert test_x[1].flatten().tolist() == [4, 5, 6, 7]
-        assert test_y.tolist() == [7, 8]
-    assert again.describe() == {
+def test_known_names_are_those_of_the_hub(monkeypatch, tmp_path):
+    hub = put(monkeypatch, mnist={"train": Rows(6), "test": Rows(2, begin=7)})
+    found = load_images("mnist", folder=tmp_path)
+    assert hub.asked == [("ylecun/mnist", None, {"cache_dir": str(tmp_path)})]
+    (x, y), (test_x, test_y) = found.train, found.test
+    assert (x.shape, x.dtype, y.dtype) == ((6, 1, 2, 3), torch.uint8, torch.int64)
+    assert x[:, 0, 1, 2].tolist() == y.tolist() == list(range(6))
+    assert test_x[:, 0, 0, 0].tolist() == [7, 8]
+    assert test_y.tolist() == [0, 1]
+    assert found.describe() == {
         "data": "mnist",
-        "data_origin": again.origin,
+        "data_origin": "Hugging Face ylecun/mnist",
         "classes": 10,
-        "shape": [1, 2, 2],
+        "shape": [1, 2, 3],
         "train_samples": 6,
         "test_samples": 2,
     }
 
 
-def test_cifar_comes_out_of_its_archive(monkeypatch, tmp_path):
-    names = [f"cifar-10-batches-bin/data_batch_{number}.bin" for number in range(1, 6)]
-    (tmp_path / "cifar10").mkdir()
-    path = tmp_path / "cifar10" / "cifar-10-binary.tar.gz"
-    cifar_archive(path, {name: cifar_records(4) for name in [*names, "cifar-10-batches-bin/test_batch.bin"]})
-    monkeypatch.setitem(download.CATALOG, "cifar10", dataset("cifar10", {path.name: path.read_bytes()}))
-    found = load_images("cifar10", folder=tmp_path)
-    assert found.train[0].shape == (20, 3, 32, 32)
-    assert found.test[1].tolist() == [0, 1, 2, 3]
+def test_images_of_any_name_in_colour(monkeypatch):
+    hub = put(monkeypatch, flowers={"train": Rows(3, mode="RGB"), "validation": Rows(1, mode="RGB")})
+    assert load_images("hf:me/flowers@small").train[0].shape == (3, 3, 2, 3)
+    assert hub.asked[0][:2] == ("me/flowers", "small")
+
+
+def test_what_is_no_set_of_images_is_told(subtests, monkeypatch):
+    texts = Rows(1)
+    texts.features = {"text": None}
+    rows = {"train": Rows(3), "test": Rows(1)}
+    put(
+        monkeypatch,
+        one=Rows(2),
+        trained={"train": Rows(2)},
+        texts=rows | {"train": texts},
+        sizes=rows | {"train": Rows(3, size=None)},
+    )
+    for name, told in {
+        "hf:one:train": "the splits of a name with one alone",
+        "hf:trained": "the splits train .*expected train, and test or validation",
+        "hf:texts": "the columns text .*one of images and one of labels",
+        "hf:sizes": "images of several sizes .*images:FOLDER",
+    }.items():
+        with subtests.test(name), pytest.raises(UsageError, match=told):
+            load_images(name)
+    with pytest.raises(MachineError, match=r"cannot load hf:absent: Couldn't reach 'absent' on the Hub .*same HF_HOME"):
+        load_images("hf:absent")
 
 
 @pytest.mark.parametrize(
     ("name", "shape"), [("mnist", (1, 28, 28)), ("fashion_mnist", (1, 28, 28)), ("cifar10", (3, 32, 32))]
 )
 def test_without_data_images_of_its_shape_are_made_and_it_is_said(small, lines, tmp_path, monkeypatch, name, shape):
-    monkeypatch.setenv("EZPZ_DATA", str(tmp_path / "data"))
-    found = load_images(name, folder=tmp_path, download=False)
+    put(monkeypatch)
+    found = load_images(name, folder=tmp_path)
     assert (found.train[0].shape, found.test[0].shape) == ((96, *shape), (32, *shape))
     assert (found.train[0].dtype, found.train[1].dtype, found.classes) == (torch.uint8, torch.int64, 10)
-    assert found.origin.startswith(f"synthetic (not in {tmp_path / name} nor ")
+    assert found.origin.startswith("synthetic (cannot load hf:")
     said = lines()
     assert [level for level, _ in said] == ["WARNING"]
     assert said[0][1].startswith(f"data={found.origin}")
     assert "\n" not in said[0][1]
 
 
-def test_a_host_without_a_network_falls_back_with_the_reason(small, monkeypatch, tmp_path):
+def test_without_the_package_the_reason_says_what_to_install(small, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert "pip install datasets pillow" in load_images("mnist").origin
+    with pytest.raises(UsageError, match="pip install datasets pillow"):
+        load_images("hf:me/flowers")
+
+
+def test_a_run_that_may_not_download_asks_nobody(small, monkeypatch):
+    hub = put(monkeypatch)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    assert "export HF_HUB_OFFLINE=1" in load_images("mnist", download=False).origin
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize(("address", "offline"), [("http://127.0.0.1:9", "1"), ("", None)])
+def test_a_hub_that_does_not_answer_is_left_out(monkeypatch, address, offline):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(
-        download, "Patience", lambda **_: Patience(attempt=1.0, total=3.0)
-    )  # the 404 comes late on a busy machine
-    with Mirror(tiny_mnist()) as mirror:
-        monkeypatch.setitem(
-            download.CATALOG, "mnist", dataset("mnist", mirror.files, mirror.url("silent"), mirror.url("absent"))
-        )
-        origin = load_images("mnist", folder=tmp_path).origin
-    assert "no answer within 1.0 s" in origin
-    assert "HTTP Error 404" in origin
-
-
-def test_files_with_the_right_sum_but_no_images_are_refused(monkeypatch, tmp_path):
-    files = {name: gzip.compress(b"<!DOCTYPE html>") for name in IDX_NAMES}
-    monkeypatch.setitem(download.CATALOG, "mnist", dataset("mnist", files))
-    (tmp_path / "mnist").mkdir()
-    for name, data in files.items():
-        (tmp_path / "mnist" / name).write_bytes(data)
-    with pytest.raises(UsageError, match="begins with 1008813135"):
-        load_images("mnist", folder=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # it answers: 501
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", address or f"http://127.0.0.1:{server.server_port}")
+        hugging_face._leave_out_the_hub_where_it_is_silent()
+        server.shutdown()
+    assert os.environ["HF_HUB_OFFLINE"] == (offline or "0")
 
 
 def test_digits_ship_and_their_split_never_changes():

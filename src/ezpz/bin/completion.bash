@@ -222,7 +222,7 @@ _ezpz_argument() { # VERB
   launch) ezpz_kind='command' ;;
   submit) ezpz_kind='command' ;;
   simulate) ezpz_kind='command' ;;
-  fetch) ezpz_kind='words mnist fashion_mnist cifar10' ;;
+  fetch) ezpz_kind='words mnist fashion_mnist cifar10 c4 c4_test' ;;
   kill) ezpz_kind='launches' ;;
   logs) ezpz_kind='runs' ;;
   runs) ezpz_kind='folders' ;;

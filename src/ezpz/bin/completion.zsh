@@ -167,9 +167,9 @@ _ezpz_arguments() { # VERB
     specs=(
       '(-h --help)-h[show this help message and exit]'
       '(-h --help)--help[show this help message and exit]'
-      '(--folder)--folder[the folder that gets a folder per data set]:folder:_files -/'
-      '(--list)--list[show the data sets, their sizes and whether they are here]'
-      '*:fetch:(mnist fashion_mnist cifar10)'
+      '(--folder)--folder[where they are kept]:folder:_files -/'
+      '(--list)--list[show the data sets that have a name of their own]'
+      '*:fetch:(mnist fashion_mnist cifar10 c4 c4_test)'
     )
     ;;
   kill)

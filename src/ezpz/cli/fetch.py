@@ -15,22 +15,15 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterator, Sequence
 
-    from ezpz.train.data.download import DataSet
-
 _OPTIONS = (
-    option("names", nargs="*", metavar="NAME", help="a data set of the list"),
-    option(
-        "--folder",
-        metavar="D",
-        help="the folder that gets a folder per data set; by default $EZPZ_DATA, else $XDG_CACHE_HOME/ezpz/data, else "
-        "~/.cache/ezpz/data",
-    ),
-    option("--list", action="store_true", help="show the data sets, their sizes and whether they are here"),
+    option("names", nargs="*", metavar="NAME", help="a data set of the list, or hf:NAME"),
+    option("--folder", metavar="D", help="where they are kept; by default $HF_HOME, else ~/.cache/huggingface"),
+    option("--list", action="store_true", help="show the data sets that have a name of their own"),
 )
 _ABOUT = """\
-Data sets are downloaded and proved by their sums, and the place of each is printed. What is there and right is
-kept, what is wrong is replaced. Type it on a login host when the hosts of jobs have no network. Proxies are taken
-from the environment (https_proxy, http_proxy, no_proxy)."""
+Data sets are downloaded by the package datasets, and the place of each is printed. Type it on a login host when the
+hosts of jobs have no network, with the same HF_HOME or --folder (a trainer's --data_dir) as the job. Proxies are taken
+from the environment (https_proxy, no_proxy)."""
 
 _EXAMPLES = (
     ("ezpz fetch --list", "all data sets"),
@@ -51,67 +44,28 @@ def _answer(options: Namespace) -> int:
     elif options.names:
         raise UsageError(f"--list shows all data sets (from the command line); expected no {options.names[0]!r}.")
     else:
-        show("\n".join(_table(options.folder)))
+        show("\n".join(_table()))
     return 0
 
 
 def _fetch(names: Sequence[str], folder: str | None) -> None:
-    from ezpz.train.data.download import SHIPPED, fetch, named
+    from ezpz.train.data.catalog import SHIPPED, fetch, hub_name
 
     if not names:
         raise UsageError("nothing to fetch (from the command line); expected a NAME. `ezpz fetch --list` shows them.")
     for name in names:  # a misspelt one is refused before any is downloaded
         if name not in SHIPPED:
-            named(name, "the command line")
+            hub_name(name, "the command line")
     for name in names:
-        try:
-            place = fetch(name, folder, progress=_Progress())
-        finally:
-            _Progress.end()
-        show(f"{name}: {place}{' (ships with ezpz)' if name in SHIPPED else ''}")
+        show(f"{name}: {fetch(name, folder)}{' (ships with ezpz)' if name in SHIPPED else ''}")
 
 
-class _Progress:
-    """One line on a terminal's stderr that shows how far a file is; nothing elsewhere."""
-
-    shown = ""
-
-    def __call__(self, file: str, size: int, of: int) -> None:
-        """Show a new percentage."""
-        text = f"{file}  {100 * size // of:3d} % of {of / 1e6:.1f} MB"
-        if text != _Progress.shown and sys.stderr.isatty():
-            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
-            _Progress.shown = text
-
-    @classmethod
-    def end(cls) -> None:
-        """Clear the line."""
-        if cls.shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-            cls.shown = ""
-
-
-def _table(folder: str | None) -> Iterator[str]:
+def _table() -> Iterator[str]:
     from ezpz.track.terminal.screen import look
-    from ezpz.train.data.download import CATALOG, SHIPPED, data_folder
+    from ezpz.train.data.catalog import HUB, SHIPPED
 
-    root = data_folder(folder)
-    rows = [(name, f"{data.size / 1e6:.1f} MB", _state(data, folder), data.about) for name, data in CATALOG.items()]
-    rows += [(name, "", "shipped", about) for name, (_, about) in SHIPPED.items()]
+    rows = [(name, f"hf:{long}", about) for name, (long, about) in HUB.items()]
+    rows += [(name, "ships with ezpz", about) for name, (_, about) in SHIPPED.items()]
     width = look(sys.stdout).width
-    for name, size, state, about in rows:
-        yield from hanging(f"{name:<14} {size:>9}  {state:<9} ", about, width)
-    yield ""
-    yield from hanging("Data folder: ", str(root), width)
-
-
-def _state(dataset: DataSet, folder: str | None) -> str:
-    """Return whether the files are there with their sizes; their sums would take seconds."""
-    from ezpz.train.data.download import data_folder
-
-    place = data_folder(folder) / dataset.name
-    there = [remote for remote in dataset.files if (place / remote.name).is_file()]
-    if not there:
-        return "not here"
-    right = [remote for remote in there if (place / remote.name).stat().st_size == remote.size]
-    return "here" if len(right) == len(dataset.files) else "in part"
+    for name, source, about in rows:
+        yield from hanging(f"{name:<14} ", f"{about}; {source}", width)

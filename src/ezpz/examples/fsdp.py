@@ -1,6 +1,6 @@
 """Train a small convolutional network on images: its weights cut over all ranks (FSDP), or copied (DDP).
 
-    launch python3 -m ezpz.examples.fsdp                             # MNIST, 10 epochs
+    launch python3 -m ezpz.examples.fsdp                             # MNIST, with the package datasets
     launch -n 2 python3 -m ezpz.examples.fsdp --preset debug         # digits that ezpz ships: needs no network
     launch python3 -m ezpz.examples.fsdp --dataset images:pets       # a folder of images of your own, by class
     launch python3 -m ezpz.examples.fsdp --strategy ddp --dataset cifar10 --epochs 20
@@ -50,7 +50,7 @@ def options() -> train.Parser:
         schedule="cosine",
     )
     add = parser.group("data").add_argument
-    kinds = {"type": train.image_data(DATASETS), "metavar": f"{{{','.join(DATASETS)},images:FOLDER}}"}
+    kinds = {"type": train.image_data(DATASETS), "metavar": f"{{{','.join(DATASETS)},images:FOLDER,hf:NAME}}"}
     add("--dataset", **kinds, default="mnist", help="images; without a network what ezpz ships or makes")
     add("--image_size", type=train.positive_int, default=64, metavar="N", help="pixels of a side of a folder's images")
     return parser

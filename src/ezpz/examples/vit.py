@@ -90,7 +90,7 @@ def options() -> train.Parser:
         help="compile model and loss as one graph, with --strategy ddp or zero1: a longer first step, faster ones then",
     )
     add = parser.group("data").add_argument
-    kinds = {"type": train.image_data(DATASETS), "metavar": f"{{{','.join(DATASETS)},images:FOLDER}}"}
+    kinds = {"type": train.image_data(DATASETS), "metavar": f"{{{','.join(DATASETS)},images:FOLDER,hf:NAME}}"}
     add("--dataset", **kinds, default="synthetic", help="images; without a network what ezpz ships or makes")
     add("--samples", **number, default=8192, help="synthetic images to train with")
     add("--eval_samples", **number, default=512, help="images that an evaluation takes, at most")

@@ -1,6 +1,6 @@
 from ezpz.cli_parser import non_negative_float as non_negative_float, non_negative_int as non_negative_int
 from ezpz.cli_parser import positive_float as positive_float, positive_int as positive_int
-from ezpz.train.data.download import data_folder as data_folder, fetch as fetch
+from ezpz.train.data.catalog import fetch as fetch
 from ezpz.train.data.feeding import BatchIndices as BatchIndices, ImageBatches as ImageBatches
 from ezpz.train.data.feeding import PickedBatches as PickedBatches, TokenBatches as TokenBatches
 from ezpz.train.data.feeding import shard_indices as shard_indices
@@ -8,6 +8,7 @@ from ezpz.train.data.image_folder import ImageFolder as ImageFolder, image_data 
 from ezpz.train.data.image_folder import image_folder_name as image_folder_name
 from ezpz.train.data.images import Images as Images, load_digits as load_digits, load_images as load_images
 from ezpz.train.data.prepare import Loader as Loader, prepare as prepare
+from ezpz.train.data.shared_files import data_folder as data_folder
 from ezpz.train.data.synthetic import SyntheticImages as SyntheticImages
 from ezpz.train.data.tokenizers import Tokenizer as Tokenizer, load_tokenizer as load_tokenizer
 from ezpz.train.data.tokens import Tokens as Tokens, load_tokens as load_tokens

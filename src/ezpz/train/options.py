@@ -34,7 +34,9 @@ def add_preset(parser: Parser) -> None:
 def add_data_dir(group: Any) -> None:
     """Add ``--data_dir`` to a group of options."""
     group.add_argument(
-        "--data_dir", metavar="DIR", help="folder of downloaded data ($EZPZ_DATA, else ~/.cache/ezpz/data)"
+        "--data_dir",
+        metavar="DIR",
+        help="folder for data that are fetched or encoded; by default those of datasets ($HF_HOME) and $EZPZ_DATA",
     )
 
 

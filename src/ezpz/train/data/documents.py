@@ -35,14 +35,12 @@ class Documents:
         size: Bytes on the disk; None where it is not known ahead.
         key: Makes what is equal for equal texts only; may read all of a file.
         read: Yields pieces of text, and None where a document ends.
-        instead: Where reading may raise a DownloadError: makes other texts, out of what it says.
     """
 
     origin: str
     size: int | None
     key: Callable[[], str]
     read: Callable[[], Iterator[str | None]]
-    instead: Callable[[str], Documents] | None = None
 
 
 def documents_of_the_shipped_text() -> Documents:
@@ -53,12 +51,12 @@ def documents_of_the_shipped_text() -> Documents:
     return Documents("shipped with ezpz", len(text), lambda: _sum(text), lambda: _whole(text))
 
 
-def documents_of_texts(texts: Callable[[], Iterable[str]], origin: str, key: str = "") -> Documents:
-    """Return texts of another source, each a document; the key names them where reading twice costs too much."""
+def documents_of_texts(texts: Callable[[], Iterable[str]], origin: str) -> Documents:
+    """Return texts of another source, each a document."""
 
     def digest_of_all() -> str:
-        digest = sha256(key.encode())
-        for text in () if key else texts():
+        digest = sha256()
+        for text in texts():
             digest.update(f"{len(text)} {text}".encode())
         return digest.hexdigest()
 
@@ -71,7 +69,7 @@ def documents_of_text(path: Path) -> Documents:
     Raises:
         UsageError: There is no such file.
     """
-    from ezpz.train.data.download import file_sha256
+    from ezpz.train.data.shared_files import file_sha256
 
     return Documents(f"file {path}", _size_of([path]), lambda: file_sha256(path), lambda: _read_text(path))
 
@@ -82,7 +80,7 @@ def documents_of_lines(path: Path) -> Documents:
     Raises:
         UsageError: There is none.
     """
-    from ezpz.train.data.download import file_sha256
+    from ezpz.train.data.shared_files import file_sha256
 
     files = sorted(each for each in path.glob("*") if each.name.endswith(_ENDINGS)) if path.is_dir() else [path]
     if not files:

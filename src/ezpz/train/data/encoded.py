@@ -48,7 +48,7 @@ def encode_together(source: Source, tokenizer: Tokenizer, folder: str | os.PathL
     """Return ids ``(tokens,)`` as a numpy array, uint16 or int32, and where they come from; all ranks must call.
 
     Args:
-        source: Of the texts; the origin tells if it came to others than it was asked for.
+        source: Of the texts.
         tokenizer: The same on all ranks.
         folder: The data folder, see `data_folder`.
 
@@ -59,7 +59,7 @@ def encode_together(source: Source, tokenizer: Tokenizer, folder: str | os.PathL
     from ezpz.train.data.together import agreed, looks_for_host
 
     def obtain() -> _Ready | None:
-        return _obtain(_Job(source.name, source.find(), tokenizer, until), folder) if looks_for_host() else None
+        return _prepare(_Job(source.name, source.find(), tokenizer, until), folder) if looks_for_host() else None
 
     def read() -> tuple[Any, str]:
         return _map(source.name, ready, mine, tokenizer), ready.origin
@@ -95,20 +95,9 @@ def _format(tokenizer: Tokenizer) -> str:
     return "<u2" if tokenizer.size <= 1 << 16 else "<i4"  # torch's unsigned 32-bit numbers can do next to nothing
 
 
-def _obtain(job: _Job, folder: str | os.PathLike[str] | None) -> _Ready:
-    from ezpz.train.data.download import DownloadError
-
-    try:
-        return _prepare(job, folder)
-    except DownloadError as error:
-        if job.documents.instead is None:
-            raise
-        return _prepare(job._replace(documents=job.documents.instead(str(error))), folder)
-
-
 def _prepare(job: _Job, folder: str | os.PathLike[str] | None) -> _Ready:
     """Have the file of these texts in the data folder, one process at a time."""
-    from ezpz.train.data.download import data_folder, wait_for_lock
+    from ezpz.train.data.shared_files import data_folder, wait_for_lock
 
     try:
         key = sha256(f"{_LAYOUT} {job.documents.key()} {job.tokenizer.digest}".encode()).hexdigest()[:32]

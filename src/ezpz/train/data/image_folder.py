@@ -190,12 +190,12 @@ def image_folder_name(word: str) -> str:
 
 
 def image_data(names: Sequence[str]) -> Callable[[str], str]:
-    """Return the type of an option that takes one of these names, or ``images:FOLDER``."""
+    """Return the type of an option that takes one of these names, ``images:FOLDER`` or ``hf:NAME``."""
 
     def known(word: str) -> str:
-        if word in names or image_folder_name(word):
+        if word in names or image_folder_name(word) or word.removeprefix("hf:") not in {word, ""}:
             return word
-        hint, expected = did_you_mean(word, names), f"{', '.join(names)} or {PREFIX}FOLDER"
+        hint, expected = did_you_mean(word, names), f"{', '.join(names)}, {PREFIX}FOLDER or hf:NAME"
         raise ArgumentTypeError(f"{word!r} is no data set.{hint} Expected {expected}")
 
     return known

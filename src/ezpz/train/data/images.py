@@ -1,9 +1,10 @@
-"""Images with labels, by name: real ones where they can be had, made ones otherwise, with a warning."""
+"""Images with labels, by name: real ones where they can be had; in place of known ones made ones, with a warning."""
 
 from __future__ import annotations
 
 import gzip
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,6 @@ from ezpz.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
-    from pathlib import Path
 
     import torch
 
@@ -82,72 +81,59 @@ def load_images(
 ) -> Images:
     """Return a data set of images on the CPU, the same on all ranks; all ranks must call.
 
-    Looked for in ``folder``, then in the data folder (docs/data.md); else downloaded by one rank per host; else made,
-    with one line of warning.
+    Those that do not ship are read, and downloaded by one rank per host, with the package `datasets`. Where the first
+    three cannot be had, images of their shape are made, with one line of warning.
 
     Args:
-        name: ``mnist``, ``fashion_mnist``, ``cifar10``, ``digits`` (shipped) or ``synthetic`` (made).
-        folder: A folder that holds the files, or into which they are downloaded.
-        download: False forbids to use the network.
+        name: ``mnist``, ``fashion_mnist``, ``cifar10``, ``digits`` (shipped), ``synthetic`` (made) or
+            ``hf:NAME[@CONFIGURATION]``.
+        folder: Where `datasets` keeps its files; its own cache by default.
+        download: False forbids to use the network; `datasets` needs HF_HUB_OFFLINE=1 for that.
         seed: Of made images; the split of real ones never changes.
 
     Raises:
-        UsageError: Unknown name, or a file that is corrupt or cut.
-        MachineError: Some hosts have the data and others cannot get it.
+        UsageError: Unknown name, or no images with labels.
+        MachineError: Some hosts have the data and others cannot get it, or none can get what hf: names.
     """
     if name == "digits":
         return _digits()
     if name == "synthetic":
         return _synthetic(name, "synthetic (asked for)", seed)
-    if name not in _SHAPES:
+    if name not in _SHAPES and not name.startswith("hf:"):
         hint = did_you_mean(name.lower().replace("-", "_"), _NAMES)
-        raise UsageError(f"unknown images {name!r} (from load_images); expected one of {', '.join(_NAMES)}.{hint}")
-    from ezpz.train.data.download import CATALOG
-    from ezpz.train.data.together import agreed, obtain_together
+        raise UsageError(
+            f"unknown images {name!r} (from load_images); expected one of {', '.join(_NAMES)}, hf:NAME.{hint}"
+        )
+    from ezpz.train.data.catalog import hub_name
+    from ezpz.train.data.hugging_face import read_images
+    from ezpz.train.data.together import agreed, missing_everywhere
 
-    place, origin = obtain_together(CATALOG[name], folder, may_download=download)
-    if place is None:
-        return _fall_back(name, origin, seed)
-    train, test = agreed(lambda: _READERS[name](place), name, _mark)
-    return Images(name, origin, _SHAPES[name][0], train, test)
+    full_name = hub_name(name, "load_images")
 
+    @cache
+    def read() -> tuple[Part, Part, int]:
+        found = read_images(full_name, folder, may_download=download)
+        return _as_part(*found.train), _as_part(*found.test), found.classes
 
-def _read_idx_set(place: Path) -> tuple[Part, Part]:
-    from ezpz.train.data.idx import read_idx
-
-    parts = []
-    for part in ("train", "t10k"):
-        images = read_idx(place / f"{part}-images-idx3-ubyte.gz", 3)
-        labels = read_idx(place / f"{part}-labels-idx1-ubyte.gz", 1)
-        parts.append(_as_part(images[:, None], labels))
-    return parts[0], parts[1]
-
-
-def _read_cifar10_set(place: Path) -> tuple[Part, Part]:
-    from ezpz.train.data.cifar import read_cifar10
-
-    train, test = read_cifar10(place / "cifar-10-binary.tar.gz")
-    return _as_part(*train), _as_part(*test)
-
-
-_READERS: dict[str, Callable[[Path], tuple[Part, Part]]] = {
-    "mnist": _read_idx_set,
-    "fashion_mnist": _read_idx_set,
-    "cifar10": _read_cifar10_set,
-}
+    problem = missing_everywhere(read, name)
+    if problem is not None and name in _SHAPES:
+        return _fall_back(name, str(problem), seed)
+    if problem is not None:
+        raise problem
+    train, test, classes = agreed(read, name, _mark)
+    return Images(name, f"Hugging Face {full_name}", classes, train, test)
 
 
 def _as_part(images: Any, labels: Any) -> Part:
     import numpy as np
     import torch
 
-    # Copies, because what was read is not writable, which torch warns about.
-    return torch.from_numpy(np.array(images)), torch.from_numpy(labels.astype(np.int64))
+    return torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels)
 
 
-def _mark(parts: tuple[Part, Part]) -> list[Any]:
+def _mark(parts: tuple[Part, Part, int]) -> list[Any]:
     """Return what tells two data sets apart, without looking at every pixel."""
-    return [(tuple(images.shape), labels.sum().item(), images[-1]) for images, labels in parts]
+    return [(tuple(images.shape), labels.sum().item(), images[-1]) for images, labels in parts[:2]]
 
 
 def _digits() -> Images:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.errors import UsageError
-from ezpz.train.data.c4 import C4
+from ezpz.train.data.catalog import HUB
 
 if TYPE_CHECKING:
     import os
@@ -44,22 +44,20 @@ def source_named(
     """
     if name in _GONE:
         raise UsageError(f"the data set {name} is gone (from load_tokens); type {_GONE[name]}.")
-    if path is not None and name not in C4:
+    if path is not None and name not in HUB:
         raise UsageError(
-            f"path {path} does not go with the data set {name} (from load_tokens); expected {' or '.join(C4)}. "
+            f"path {path} does not go with the data set {name} (from load_tokens); expected c4 or c4_test. "
             f"Documents of your own are called jsonl:{path}."
         )
-    kind, colon, rest = name.partition(":")
+    full_name = name if name not in HUB else f"hf:{HUB[name][0]}" if path is None else f"jsonl:{path}"
+    kind, colon, rest = full_name.partition(":")
     kind = kind if colon else ""
 
     def find() -> Documents:
         from ezpz.train.data import documents
-        from ezpz.train.data.c4 import c4_documents
         from ezpz.train.data.hugging_face import open_hugging_face
         from ezpz.train.data.text import file_named
 
-        if name in C4:
-            return c4_documents(name, path, may_download=may_download)
         if name == "shakespeare":
             return documents.documents_of_the_shipped_text()
         if kind == "hf":
@@ -72,7 +70,7 @@ def source_named(
     return Source(
         name,
         is_text=kind not in {"bytes", "tokens"},
-        is_documents=name in C4 or kind == "jsonl",
-        is_remote=(name in C4 and path is None) or kind == "hf",
+        is_documents=name in HUB or kind == "jsonl",
+        is_remote=kind == "hf",
         find=find,
     )

@@ -7,14 +7,9 @@ from typing import TYPE_CHECKING, TypeVar
 from ezpz.errors import EzpzError, MachineError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
-    from pathlib import Path
-
-    from ezpz.train.data.download import DataSet
 
 _T = TypeVar("_T")
-_READY, _ABSENT, _WRONG = range(3)
 
 
 def agreed(action: Callable[[], _T], what: str, mark: Callable[[_T], object] = lambda _: None) -> _T:
@@ -46,41 +41,38 @@ def agreed(action: Callable[[], _T], what: str, mark: Callable[[_T], object] = l
     return values[0]
 
 
-def obtain_together(
-    dataset: DataSet, folder: str | os.PathLike[str] | None, *, may_download: bool
-) -> tuple[Path | None, str]:
-    """Have a data set on all hosts; one rank of each host looks for it and fetches it, the others wait.
+def missing_everywhere(action: Callable[[], object], what: str) -> EzpzError | None:
+    """Let one rank of each host get data while the others wait; return the error of rank 0 where no host got them.
 
-    Returns:
-        The folder of the files on this host, and rank 0's origin; or None and rank 0's reason, if no host has it.
+    Args:
+        action: Gets the data; it may raise an EzpzError.
+        what: What is read, for messages.
 
     Raises:
-        EzpzError: Some host has a wrong file, or some have the data and some cannot get it; the same on all ranks.
+        MachineError: Some hosts have the data and some cannot get them; the same on all ranks.
     """
-    from ezpz.dist import all_reduce, broadcast
-    from ezpz.train.data.download import DownloadError, find, obtain
+    from ezpz.dist import all_reduce, broadcast, get_hostname
 
-    state, origin, place = None, "", None
     problem: EzpzError | None = None
-    if looks_for_host():
+    looks = looks_for_host()
+    if looks:
         try:
-            obtained = obtain(dataset, folder, may_download=may_download)
-            state, origin, place = _READY, obtained.origin, obtained.folder
-        except DownloadError as error:
-            state, origin, problem = _ABSENT, str(error), error
+            action()
         except EzpzError as error:
-            state, problem = _WRONG, error
-    worst = all_reduce(_READY if state is None else state, "max")
-    best = all_reduce(_WRONG if state is None else state, "min")
-    if worst == _WRONG:
-        raise _first(problem if state == _WRONG else None)
-    if worst != best:
-        raise _first(_some_only(dataset, origin) if state == _ABSENT else None)
-    origin = broadcast(origin)
-    if worst == _ABSENT:
-        return None, origin
-    # The host's first rank has checked the sums; the others only need to know where.
-    return place or find(dataset, folder, check=False)[0], origin
+            problem = error
+    lack = all_reduce(int(problem is not None), "max")
+    have = all_reduce(int(looks and problem is None), "max")
+    if lack and have:
+        raise _first(
+            MachineError(
+                f"{what} is at hand on some hosts only, and not on {get_hostname()}: {problem} Expected all hosts or "
+                f"none. Fetch it into a folder that all hosts see: `ezpz fetch {what} --folder /shared/folder`."
+            )
+            if problem is not None
+            else None
+        )
+    found: EzpzError | None = broadcast(problem)
+    return found
 
 
 def warn_once(text: str) -> None:
@@ -101,16 +93,6 @@ def looks_for_host() -> bool:
     if not (dist.is_available() and dist.is_initialized()) or dist.get_backend() == "fake":
         return True
     return get_local_rank() == 0 or bool(dist.get_rank() == 0)
-
-
-def _some_only(dataset: DataSet, reason: str) -> MachineError:
-    from ezpz.dist import get_hostname
-
-    return MachineError(
-        f"{dataset.name} is at hand on some hosts only, and not on {get_hostname()}: {reason} Expected all hosts or "
-        f"none. Put it into a folder that all hosts see: `ezpz fetch {dataset.name} --folder /shared/folder`, "
-        "EZPZ_DATA=/shared/folder."
-    )
 
 
 def _first(problem: EzpzError | None) -> EzpzError:

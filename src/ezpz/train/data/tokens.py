@@ -66,7 +66,8 @@ def load_tokens(
     """Return a data set of tokens on the CPU, the same on all ranks; all ranks must call.
 
     Args:
-        name: ``shakespeare`` (shipped), ``random`` (to measure speed; cannot be learned), ``FILE`` (UTF-8, by characters), ``bytes:FILE``, ``tokens:FILE.bin`` (uint16; of ``train.bin`` the test part
+        name: ``shakespeare`` (shipped), ``random`` (to measure speed; cannot be learned),
+            ``FILE`` (UTF-8, by characters), ``bytes:FILE``, ``tokens:FILE.bin`` (uint16; of ``train.bin`` the test part
             is ``val.bin`` beside it), ``hf:NAME[@CONFIGURATION][:SPLIT]`` (bytes of its texts), ``jsonl:PATH``
             (documents: lines of JSON with a "text"), ``c4`` or ``c4_test`` (documents of the web). Of one stream the
             first 90 % train and the rest test.

@@ -1,4 +1,4 @@
-"""The lock of a download: one at a time, and never for ever."""
+"""The lock of files that runs share: one writes at a time, and nobody waits for ever."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ import time
 import pytest
 from filelock import SoftFileLease, Timeout
 
-from ezpz.train.data import download
-from ezpz.train.data.download import wait_for_lock
+from ezpz.train.data import shared_files
+from ezpz.train.data.shared_files import wait_for_lock
 
 HOST = os.uname().nodename
 
@@ -23,7 +23,7 @@ def of_this_process(answer):
 
 @pytest.fixture
 def lock(tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "_POLLS", (0.01, 0.05))
+    monkeypatch.setattr(shared_files, "_POLLS", (0.01, 0.05))
     return tmp_path / "x.lock"
 
 
