@@ -165,7 +165,7 @@ def test_events_tell_the_parts_of_a_step_when_the_device_has_passed_them(device)
 
 def test_rows_are_recorded_behind_the_device_in_order_and_never_more_than_64_late(device):
     from ezpz.train.clock import make_clock
-    from ezpz.train.loop import Measured, Report, Scale, Steps
+    from ezpz.train.loop import Measured, Report, Reporting, Rows, Scale
 
     recorded, shown = [], []
 
@@ -174,7 +174,7 @@ def test_rows_are_recorded_behind_the_device_in_order_and_never_more_than_64_lat
             assert not summarize
             recorded.append((step, row["loss"]))
 
-    rows = Steps(Recorder(), Scale(2, None, None), first=0, last=999, log_every=10, report=Report(shown.append))
+    rows = Rows(Recorder(), Scale(2, None, None), Reporting(), first=0, last=999, report=Report(shown.append))
     clock = make_clock()
     device.made = 0
     clock.skip()
@@ -195,7 +195,7 @@ def test_rows_are_recorded_behind_the_device_in_order_and_never_more_than_64_lat
 def test_the_row_of_a_step_that_saved_is_recorded_at_once(device):
     """A run that is killed and resumed from that checkpoint does not do the step again."""
     from ezpz.train.clock import make_clock
-    from ezpz.train.loop import Measured, Report, Scale, Steps
+    from ezpz.train.loop import Measured, Report, Reporting, Rows, Scale
 
     recorded = []
 
@@ -203,7 +203,7 @@ def test_the_row_of_a_step_that_saved_is_recorded_at_once(device):
         def update(self, row, *, step, summarize):
             recorded.append(step)
 
-    rows = Steps(Recorder(), Scale(2, None, None), first=0, last=9, log_every=0, report=Report(lambda _: None))
+    rows = Rows(Recorder(), Scale(2, None, None), Reporting(), first=0, last=9, report=Report(lambda _: None))
     clock = make_clock()
     clock.skip()
     for step, between in enumerate(({}, {}, {"dt_save": 0.1})):
@@ -243,7 +243,7 @@ def test_an_exception_leaves_the_rows_of_all_steps_before_it(run_cli, env, tmp_p
 
 def test_a_loss_that_is_no_number_is_told_once(monkeypatch):
     from ezpz.train.clock import make_clock
-    from ezpz.train.loop import Measured, Report, Scale, Steps
+    from ezpz.train.loop import Measured, Report, Reporting, Rows, Scale
 
     class Recorder:
         def update(self, *args, **more):
@@ -251,7 +251,7 @@ def test_a_loss_that_is_no_number_is_told_once(monkeypatch):
 
     told = []
     monkeypatch.setattr("ezpz.log.logging.Logger.warning", lambda self, text: told.append(text), raising=False)
-    rows = Steps(Recorder(), Scale(1, None, None), first=0, last=9, log_every=1, report=Report(lambda _: None))
+    rows = Rows(Recorder(), Scale(1, None, None), Reporting(), first=0, last=9, report=Report(lambda _: None))
     clock = make_clock()
     for step in range(4):
         clock.mark("dtf")
@@ -271,7 +271,7 @@ def test_an_impossible_number_is_refused_before_anything_runs():
 def test_a_printed_line_holds_what_its_values_were(capsys):
     from ezpz.log import LaterLines, get_logger
     from ezpz.train.clock import make_clock
-    from ezpz.train.loop import Measured, Report, Scale, Steps
+    from ezpz.train.loop import Measured, Report, Reporting, Rows, Scale
 
     class Recorder:
         def update(self, *args, **more):
@@ -288,15 +288,8 @@ def test_a_printed_line_holds_what_its_values_were(capsys):
     total = Sum()
     clock = make_clock()
     with LaterLines(get_logger("ezpz.train")) as lines:
-        rows = Steps(
-            Recorder(),
-            Scale(1, None, None),
-            first=0,
-            last=9,
-            log_every=1,
-            report=Report(lines),
-            row=lambda row: {**row, "sum": total},
-        )
+        how = Reporting(log_every=1, row=lambda row: {**row, "sum": total})
+        rows = Rows(Recorder(), Scale(1, None, None), how, first=0, last=9, report=Report(lines))
         for step in range(3):
             clock.mark("dtf")
             rows.add(Measured(step, ("loss",), [0.5], clock.stop(), 0.1, 8), {})

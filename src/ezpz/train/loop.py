@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from ezpz.train.feeds import Feed
     from ezpz.train.flops import Cost
 
-__all__ = ["Loop", "Measured", "Outcome", "Scale", "Steps"]
+__all__ = ["Loop", "Measured", "Outcome", "Reporting", "Rows", "Scale"]
 
 _FIRST_STEP = 3600.0  # seconds without a heartbeat: it holds compilation
 _MOST_WAITING = 64  # steps whose numbers may be on their way; then the oldest is waited for
@@ -137,12 +137,14 @@ class _Saving(NamedTuple):
         return bool(self.every) and (done % self.every == 0 or done == steps)
 
 
-class _Reporting(NamedTuple):
-    log: Callable[[str], object] | None
-    log_every: int
-    window: int
-    epoch_steps: int
-    row: Callable[[dict[str, Any]], dict[str, Any]] | None
+class Reporting(NamedTuple):
+    """What is recorded and printed; see `Loop`."""
+
+    log: Callable[[str], object] | None = None
+    log_every: int = 10
+    window: int = 0
+    epoch_steps: int = 0
+    row: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
 
 class Loop:
@@ -174,7 +176,7 @@ class Loop:
         epoch_steps: Record one row per so many steps, evaluated each time, instead of one per step; the last one may be
             of fewer, which its ``steps`` tell.
         log_every: Print every n-th step, the first, the last, and those with an evaluation; all are recorded.
-        window: Instead, print one line per so many steps, with losses of all ranks: see `Windows`.
+        window: Instead, print one line per so many steps, with losses of all ranks: see `Rows`.
         checkpoints: A `ezpz.checkpoint.Checkpoints`. With it SIGUSR2 saves, SIGTERM saves and ends, and
             ``ezpz launch`` has it saved before the job ends.
         save_every: Steps between two checkpoints, and one at the end; 0 means only at signals. Needs ``checkpoints``.
@@ -238,7 +240,7 @@ class Loop:
         check(model, optimizer, None, schedule)
         self._evaluation = _Evaluation(evaluate, eval_every or epoch_steps)
         self._saving = _Saving(checkpoints, save_every, save_seconds)
-        self._reporting = _Reporting(log, log_every, window, epoch_steps, row)
+        self._reporting = Reporting(log, log_every, window, epoch_steps, row)
         self._exact_times, self._gc_every, self._ended = sync_timing, gc_every, ended
         self._device = own_device()
         skips = dtype == "torch.float16"
@@ -291,12 +293,17 @@ class Loop:
             LaterLines(get_logger("ezpz.train"), brief=True) as lines,
             requests if self._are_ranks_asked() else nullcontext(),
         ):
-            report = Report(self._reporting.log or lines)
-            rows = self._rows(history, report)
+            rows = Rows(
+                *(history, self._scale, self._reporting),
+                first=self._start,
+                last=self._steps - 1,
+                report=Report(self._reporting.log or lines),
+                watch=self._watch,
+            )
             begin_training(self._model)
             self._seeing = Seeing(self._optimizer, self._model)
             try:
-                stopped = self._train(rows, history, requests, outcome, report)
+                stopped = self._train(rows, history, requests, outcome)
             finally:  # whatever ends the training, what was measured before it is recorded
                 self._feed.close()
                 end_pace()
@@ -329,34 +336,19 @@ class Loop:
         """Tell whether ranks ask each other now and then whether to save or to end."""
         return self._saving.checkpoints is not None or self._watch is not None
 
-    def _rows(self, history: History, report: Report) -> Steps | Epochs:
-        how = self._reporting
-        if how.epoch_steps:
-            every, last = how.epoch_steps, self._steps - 1
-            return Epochs(history, self._scale, every=every, last=last, report=report, watch=self._watch)
-        ends = {"first": self._start, "last": self._steps - 1}
-        log_every = how.log_every if not how.window else 0
-        return Steps(history, self._scale, **ends, log_every=log_every, report=report, row=how.row, watch=self._watch)
-
-    def _windows(self) -> Windows | None:
-        every = self._reporting.window
-        return Windows(every, self._scale, first=self._start, last=self._steps - 1) if every else None
-
-    def _train(
-        self, rows: Steps | Epochs, history: History, requests: StopRequests, outcome: Outcome, report: Report
-    ) -> int:
+    def _train(self, rows: Rows, history: History, requests: StopRequests, outcome: Outcome) -> int:
         """Do the steps; return `STOP`, `LEAVE` or `LOST` where they were stopped by that, else `NOTHING`."""
-        checkpoints, windows = self._saving.checkpoints, self._windows()
+        checkpoints = self._saving.checkpoints
         clock = make_clock(exact=self._exact_times)
         step, request = self._start - 1, NOTHING
-        self._look_for_end(self._start, rows, windows)
+        self._look_for_end(self._start, rows)
         with GarbageCollection(self._gc_every) as garbage:
             while step + 1 < self._steps:
                 step += 1
                 with patience("first step", _FIRST_STEP) if step == self._start else nullcontext(), _STEP:
                     measured = self._step(step, clock)
                 outcome.steps = step + 1
-                self._look_for_end(step + 1, rows, windows)
+                self._look_for_end(step + 1, rows)
                 if self._steps < _ENDLESS:
                     pace(step + 1, self._start, self._steps)
                 heartbeat(step)
@@ -364,11 +356,8 @@ class Loop:
                 if self._is_lost_before(step, request, rows, measured):
                     request = LOST
                 between = self._between(step, request, rows, history)
-                paused = bool(between)
-                if windows is not None and windows.add(measured):
-                    between |= self._print_window(windows, between, report)
                 rows.add(measured, between)
-                if paused:  # a window's line is no pause: what it costs belongs to the time of the training
+                if between:  # a window's line is no pause: what it costs belongs to the time of the training
                     clock.skip()
                 if self._ended is not None:
                     self._ended()
@@ -382,7 +371,7 @@ class Loop:
             request = LOST
         return request if outcome.steps < self._steps or request == LOST else NOTHING
 
-    def _is_lost_before(self, step: int, request: int, rows: Steps | Epochs, measured: Measured) -> bool:
+    def _is_lost_before(self, step: int, request: int, rows: Rows, measured: Measured) -> bool:
         """Ask all ranks whether the loss is lost, where they are about to evaluate or to save after this step."""
         if self._watch is None or request == LOST:
             return False
@@ -395,14 +384,11 @@ class Loop:
         self._watch.look(measured)
         return self._watch.is_lost_anywhere()
 
-    def _look_for_end(self, done: int, rows: Steps | Epochs, windows: Windows | None) -> None:
+    def _look_for_end(self, done: int, rows: Rows) -> None:
         """End after ``done`` steps if the data do whose length was not known."""
         if not self._end_is_open or self._feed.has_next():
             return
-        self._steps = done
-        for each in (rows, windows):
-            if each is not None:
-                each.last = done - 1
+        self._steps, rows.last = done, done - 1
 
     def _step(self, step: int, clock: Clock) -> Measured:
         sums: dict[str, Any] = {}
@@ -500,13 +486,7 @@ class Loop:
                 "weigh every token alike."
             )
 
-    def _print_window(self, windows: Windows, evaluated: Mapping[str, float], report: Report) -> dict[str, float]:
-        """Print a window's line with what was evaluated at its end, and return what of it no row has."""
-        values = windows.close()
-        report({**values, **evaluated}, evaluated)
-        return {"global_avg_loss": values["loss"], "global_max_loss": values["max"]}
-
-    def _between(self, step: int, request: int, rows: Steps | Epochs, history: History) -> dict[str, float]:
+    def _between(self, step: int, request: int, rows: Rows, history: History) -> dict[str, float]:
         """Evaluate and save where it is time; return what to record of it."""
         done = step + 1
         values: dict[str, float] = {}
@@ -702,46 +682,65 @@ class Report:
             self._log.write()
 
 
-class Steps:
-    """One row per step."""
+class Rows:
+    """Records and prints what is measured: a row per step or per epoch of steps, a line per n-th step or per window.
+
+        step=10 loss=6.8861 max=8.09 dt=30.5 s tps=1073 tok/s mfu=4.71 %
+
+    An epoch takes one reduction of one number, and a window, whose line that is, two; no step has any. Of a window the
+    losses are those of all its steps and ranks, and the time is that of one step. The last epoch may be shorter.
+
+    Attributes:
+        times: ``dt``, ``dtf`` and ``dtb`` of each step so far.
+        last: The last step, which changes when the end of the data shows itself.
+    """
 
     def __init__(
         self,
         history: History,
         scale: Scale,
+        how: Reporting,
         *,
         first: int,
         last: int,
-        log_every: int,
         report: Report,
-        row: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         watch: LossWatch | None = None,
     ) -> None:
-        """Begin with no steps; every ``log_every``-th is printed, with 0 none is."""
+        """Begin with no steps; the first one is a window of its own, because it pays for all that is done once."""
         self.times: dict[str, list[float]] = {"dt": [], "dtf": [], "dtb": []}
-        self._history = history
-        self._scale = scale
-        self._first = first
-        self.last = last  # changes when the end of the data shows itself
-        self._log_every = log_every
-        self._report = report
-        self._row = row
-        self._watch = watch
-        self._waiting: deque[tuple[Measured, dict[str, float]]] = deque()
+        self._history, self._scale, self._how = history, scale, how
+        self._first, self.last = first, last
+        self._report, self._watch = report, watch
+        self._waiting: deque[tuple[Measured, dict[str, float]]] = deque()  # for their numbers, or the end of the epoch
+        self._window: list[Measured] = []
         self._due = 0.0  # when to record next, of perf_counter
         self._warned = False
 
     def add(self, measured: Measured, between: dict[str, float]) -> None:
         """Take a step, and what to record of the pause after it; now and then, record what has come."""
+        how, done, is_last = self._how, measured.step + 1, measured.step == self.last
+        if how.window:
+            self._window.append(measured)
+            if done % how.window == 0 or is_last or measured.step == self._first:
+                between = between | self._end_window(between)
         self._waiting.append((measured, between))
-        if "dt_save" in between:  # the checkpoint counts from here on: a resumed run would not do this step again
+        if how.epoch_steps:
+            if done % how.epoch_steps == 0 or is_last:
+                self._record_epoch(measured, between)
+        elif "dt_save" in between:  # the checkpoint counts from here on: a resumed run would not do this step again
             self.record(wait=True)
         elif perf_counter() >= self._due or len(self._waiting) > _MOST_WAITING:
             self.record()
             self._due = perf_counter() + _RECORD_EVERY
 
     def record(self, *, wait: bool = False) -> None:
-        """Record the rows whose numbers have come; all of them with ``wait``."""
+        """Record the rows whose numbers have come; all of them with ``wait``, and look at the losses of an epoch."""
+        if self._how.epoch_steps:
+            if wait and self._watch is not None:
+                for measured, _ in self._waiting:
+                    measured.times.read()
+                    self._watch.look(measured)
+            return
         while self._waiting:
             measured, between = self._waiting[0]
             if not (wait or measured.times.ready() or len(self._waiting) > _MOST_WAITING):
@@ -752,7 +751,7 @@ class Steps:
             self._report.write()  # what comes now may print by itself
 
     def _record(self, measured: Measured, between: dict[str, float]) -> None:
-        step = measured.step
+        step, log_every = measured.step, self._how.log_every
         times = measured.times.read()
         numbers = measured.numbers()
         norm = {"grad_norm": numbers.pop("grad_norm")} if "grad_norm" in numbers else {}
@@ -760,83 +759,55 @@ class Steps:
         row |= {**norm, "lr": measured.lr, **between}
         if step % _MEMORY_EVERY == 0 or step in {self._first, self._first + 1, self.last}:
             row["memory_gib"] = max_memory_allocated() / 2**30
-        if self._row is not None:
-            row = self._row(row)
+        if self._how.row is not None:
+            row = self._how.row(row)
         if self._watch is not None:
             self._watch.shown_from = int(row.get("step", row.get("iter", step))) - step
             self._watch.look(measured)
         else:
             self._warn_of_loss(step, row)
-        shown = row.get("step", step)  # a trainer may count from 1
-        if hasattr(self._history, "saw"):
-            self._history.saw(shown, measured.seen)
-        self._history.update(row, step=shown, summarize=False)
-        if self._log_every and (step % self._log_every == 0 or step == self.last or between):
+        self._keep(row, row.get("step", step), measured.seen, row)  # a trainer may count from 1
+        if not self._how.window and (step % log_every == 0 or step == self.last or between):
             self._report(row, between)
-        for name, values in self.times.items():
-            values.append(row[name])
+
+    def _record_epoch(self, last: Measured, between: dict[str, float]) -> None:
+        self.record(wait=True)  # looks at the losses
+        steps = [measured for measured, _ in self._waiting]
+        self._waiting.clear()
+        loss, seconds, rates_of_all = self._sum_up(steps)
+        epoch = -(-(last.step + 1) // self._how.epoch_steps)
+        row = {"epoch": epoch, "steps": len(steps), "dt": seconds, "train_loss": loss, **between, **rates_of_all}
+        row |= {"lr": last.lr, "memory_gib": max_memory_allocated() / 2**30}
+        self._keep(row, epoch, together_seen([measured.seen for measured in steps]), *(m.times.read() for m in steps))
+        self._report(row)
+
+    def _end_window(self, evaluated: Mapping[str, float]) -> dict[str, float]:
+        """Print a window's line with what was evaluated at its end, and return what of it no row has; collective."""
+        steps, self._window = self._window, []
+        loss, seconds, rates_of_all = self._sum_up(steps)
+        most = all_reduce(max(measured.own_loss() for measured in steps), "max")
+        values = {"step": steps[-1].step + 1, "loss": loss, "max": most, "dt": seconds / len(steps), **rates_of_all}
+        self._report({**values, **evaluated}, evaluated)
+        return {"global_avg_loss": loss, "global_max_loss": most}
+
+    def _sum_up(self, steps: Sequence[Measured]) -> tuple[float, float, dict[str, float]]:
+        """Return the mean loss of steps over all ranks, their seconds and their rates; it waits for the device."""
+        seconds = sum(measured.times.read()["dt"] for measured in steps)
+        return all_reduce(_mean_loss(steps), "mean"), seconds, self._scale.rates(seconds, sum(m.samples for m in steps))
+
+    def _keep(self, row: dict[str, Any], number: int, seen: Seen, *times: Mapping[str, float]) -> None:
+        """Record a row, and the times of its steps."""
+        if hasattr(self._history, "saw"):
+            self._history.saw(number, seen)
+        self._history.update(row, step=number, summarize=False)
+        for each in times:
+            for name, values in self.times.items():
+                values.append(each[name])
 
     def _warn_of_loss(self, step: int, row: Mapping[str, Any]) -> None:
         if not self._warned and not math.isfinite(row.get("loss", 0.0)):
             self._warned = True
             get_logger(__name__).warning(f"loss={row['loss']} at step {step}: the training continues, and is lost.")
-
-
-class Epochs:
-    """One row per ``every`` steps, and one for those left at the end: the mean loss of all of them on all ranks."""
-
-    def __init__(
-        self, history: History, scale: Scale, *, every: int, last: int, report: Report, watch: LossWatch | None = None
-    ) -> None:
-        self.times: dict[str, list[float]] = {"dt": [], "dtf": [], "dtb": []}
-        self._history = history
-        self._scale = scale
-        self._every = every
-        self._report = report
-        self.last = last  # changes when the end of the data shows itself
-        self._watch = watch
-        self._waiting: list[Measured] = []
-
-    def add(self, measured: Measured, between: dict[str, float]) -> None:
-        """Take a step; with the last one of an epoch, or of all, record its row."""
-        self._waiting.append(measured)
-        if (measured.step + 1) % self._every == 0 or measured.step == self.last:
-            self._record(measured, between)
-
-    def record(self, *, wait: bool = False) -> None:
-        """With ``wait``, look at the losses so far; an epoch is recorded when it is over."""
-        if wait and self._watch is not None:
-            for measured in self._waiting:
-                measured.times.read()
-                self._watch.look(measured)
-
-    def _record(self, last: Measured, between: dict[str, float]) -> None:
-        steps, self._waiting = self._waiting, []
-        seconds = 0.0
-        for measured in steps:
-            times = measured.times.read()
-            seconds += times["dt"]
-            if self._watch is not None:
-                self._watch.look(measured)
-            for name, values in self.times.items():
-                values.append(times[name])
-        epoch = -(-(last.step + 1) // self._every)
-        row = {
-            "epoch": epoch,
-            "steps": len(steps),
-            "dt": seconds,
-            "train_loss": all_reduce(_mean_loss(steps), "mean"),
-            **between,
-        }
-        row |= {
-            **self._scale.rates(seconds, sum(each.samples for each in steps)),
-            "lr": last.lr,
-            "memory_gib": max_memory_allocated() / 2**30,
-        }
-        if hasattr(self._history, "saw"):
-            self._history.saw(epoch, together_seen([measured.seen for measured in steps]))
-        self._history.update(row, step=epoch, summarize=False)
-        self._report(row)
 
 
 def _mean_loss(steps: Sequence[Measured]) -> float:
@@ -845,54 +816,6 @@ def _mean_loss(steps: Sequence[Measured]) -> float:
     total = sum(weights)
     losses = (measured.numbers()["loss"] for measured in steps)
     return sum(weight * loss for weight, loss in zip(weights, losses, strict=True)) / total if total else 0.0
-
-
-class Windows:
-    """Gathers steps until their line is due: one per window of steps, with losses of all ranks.
-
-        step=10 loss=6.8861 max=8.09 dt=30.5 s tps=1073 tok/s mfu=4.71 %
-
-    That takes two reductions of one number per window, and no collective in between. A window is the steps since the
-    line before: the first one has one step, and each time is that of one of its steps, in seconds.
-    """
-
-    def __init__(self, every: int, scale: Scale, *, first: int, last: int) -> None:
-        """Begin the first window.
-
-        Args:
-            every: Steps of a window; it ends where the number of steps done is a multiple of it.
-            scale: What turns times into rates.
-            first: The first step, which is a window of its own: it pays for all that is done once.
-            last: The last one.
-        """
-        self._every, self._scale = every, scale
-        self._first = first
-        self.last = last  # changes when the end of the data shows itself
-        self._steps: list[Measured] = []
-
-    def add(self, measured: Measured) -> bool:
-        """Take a step, and tell whether the window ends with it; the same on every rank."""
-        self._steps.append(measured)
-        done = measured.step + 1
-        return done % self._every == 0 or measured.step in {self._first, self.last}
-
-    def close(self) -> dict[str, float]:
-        """End the window; all ranks call it. It waits for the device.
-
-        Returns:
-            The numbers of the line: ``loss`` and ``max`` are the mean and the largest of all steps and ranks,
-            ``dt`` is the mean time of a step in seconds; rates are those of `Scale.rates`.
-        """
-        steps, self._steps = self._steps, []
-        times = [measured.times.read() for measured in steps]
-        seconds = sum(each["dt"] for each in times)
-        values = {
-            "step": steps[-1].step + 1,
-            "loss": all_reduce(_mean_loss(steps), "mean"),
-            "max": all_reduce(max(measured.own_loss() for measured in steps), "max"),
-            "dt": seconds / len(steps),
-        }
-        return {**values, **self._scale.rates(seconds, sum(each.samples for each in steps))}
 
 
 # From a loss to new weights: backward, scaling of float16's gradients, clipping and the optimizer's step.
