@@ -20,7 +20,7 @@ from ezpz.files import open_regular, own_state_folder
 from ezpz.launch.host_probe import ask_each, ask_together
 from ezpz.launch.temporary import TemporaryFolder
 from ezpz.redact import redact_text
-from ezpz.tables import aligned, wrapped
+from ezpz.tables import wrapped
 from ezpz.track.quantities import duration
 from ezpz.visible import show, use_color, visible
 
