@@ -308,7 +308,7 @@ def test_a_host_that_lacks_what_its_ranks_need_is_retired_without_a_probe(make_h
     assert (done.returncode, [row["exit_code"] for row in rows]) == (0, [125, 0]), done.stderr
     assert rows[0]["retired"] == {"n02": "it cannot read sub/train.py (No such file or directory)"}
     assert rows[1]["hosts"] == OTHERS
-    assert rows[0]["refused"].startswith("cannot read sub/train.py on n02")
+    assert rows[0]["refused"].startswith("n02: cannot read sub/train.py (from the command line): ")
 
     planted.write_text(f"mount --bind {empty} {tmp_path}\n")
     done, rows = refused(site, *script)
