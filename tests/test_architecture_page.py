@@ -40,7 +40,7 @@ def test_every_class_and_constant_is_defined_in_the_code():
     constants = set(re.findall(r"^([A-Z_]+)(?:: [^=]+)? = ", text, re.MULTILINE))
     functions = set(re.findall(r"^def (\w+)", text, re.MULTILINE))
     flow = section("From the environment to the run folder")
-    named = {"Allocation", "Placement", "LaunchPlan", "Ranks"}
+    named = {"Allocation", "Survey", "LaunchPlan", "Ranks"}
     assert {line.split()[0] for line in flow.splitlines() if re.match(r"[A-Z]\w+ {9,}|[A-Z]\w+$", line)} == named
     for name in named | {word.partition(".")[0] for word in re.findall(r"\.py \(([\w.]+)\)", flow)}:
         assert name in classes | functions, name

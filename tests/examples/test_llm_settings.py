@@ -72,7 +72,7 @@ def test_the_seeds_files_are_understood_to_the_last_key(name):
 
 
 @pytest.mark.parametrize("name", ["debug_model", "llama3_8b"])
-def test_our_own_files_say_what_the_seeds_do_but_for_tokenizer_and_vocabulary(name):
+def test_our_own_files_say_what_the_seeds_do_but_for_tokenizer_vocabulary_and_a_shipped_text(name):
     ours, theirs = (
         parse(options(), ["--config", str(path)]).config
         for path in (OURS / f"{name}.toml", THEIRS / f"mmm_{name}.toml")
@@ -83,8 +83,11 @@ def test_our_own_files_say_what_the_seeds_do_but_for_tokenizer_and_vocabulary(na
         for key, value in table.items()
         if as_dict(theirs)[section][key] != value
     }
-    own = ("model", "vocab_size") if name == "llama3_8b" else ("job", "use_for_integration_test")
-    assert changed == {("job", "config_file"), ("model", "tokenizer_path"), own}
+    own = {
+        "llama3_8b": {("model", "vocab_size")},
+        "debug_model": {("job", "use_for_integration_test"), ("training", "dataset")},  # a text that ships
+    }
+    assert changed == {("job", "config_file"), ("model", "tokenizer_path"), *own[name]}
 
 
 def test_names_of_newer_files_mean_the_same(tmp_path):

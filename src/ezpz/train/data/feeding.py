@@ -100,23 +100,18 @@ class BatchIndices:
         return self._orders[epoch]
 
 
-class PickedBatches:
-    """Batches of what a function makes of their indices: ``PickedBatches(order, pick)(position)``.
+class _Batches:
+    """Batches of the samples that `BatchIndices` tells, as a function of the position.
 
     A run that is resumed with another batch size or other ranks continues exactly (`at`).
 
     Attributes:
-        picked: Indices of the samples of the batch that was made last, on the host.
+        picked: Indices of the samples of the batch that was made last, on the host; of shifted sequences, where they
+            begin.
     """
 
-    def __init__(self, order: BatchIndices, pick: Callable[[torch.Tensor], Any]) -> None:
-        """Take both.
-
-        Args:
-            order: Which samples come.
-            pick: Called with indices, ``(n,)`` int64; returns the batch.
-        """
-        self._indices, self._pick = order, pick
+    def __init__(self, order: BatchIndices) -> None:
+        self._indices = order
         self.picked: torch.Tensor | None = None
 
     @property
@@ -130,13 +125,35 @@ class PickedBatches:
         return self._indices.order
 
     def __call__(self, position: int) -> Any:
-        """Return this rank's batch at a position."""
+        """Return this rank's batch; the same position gives the same batch in any order and after a restart."""
         return self.at(position * self.global_batch_size)
 
     def at(self, consumed: int) -> Any:
         """Return this rank's next batch when all ranks together have consumed so many samples."""
         self.picked = self._indices.at(consumed)
-        return self._pick(self.picked)
+        return self.take(self.picked)
+
+    def take(self, indices: torch.Tensor) -> Any:
+        """Return the samples with these indices, ``(n,)`` int64."""
+        raise NotImplementedError
+
+
+class PickedBatches(_Batches):
+    """Batches of what a function makes of their indices: ``PickedBatches(order, pick)(position)``."""
+
+    def __init__(self, order: BatchIndices, pick: Callable[[torch.Tensor], Any]) -> None:
+        """Take both.
+
+        Args:
+            order: Which samples come.
+            pick: Called with indices, ``(n,)`` int64; returns the batch.
+        """
+        super().__init__(order)
+        self._pick = pick
+
+    def take(self, indices: torch.Tensor) -> Any:
+        """Return what the function makes of these indices."""
+        return self._pick(indices)
 
 
 def shard_indices(samples: int, rank: int | None = None, world_size: int | None = None) -> torch.Tensor:
@@ -156,46 +173,17 @@ def shard_indices(samples: int, rank: int | None = None, world_size: int | None 
     return torch.arange(samples * mine // ranks, samples * (mine + 1) // ranks)
 
 
-class _Batches:
-    """What image and token batches share: a shuffled stream over samples, cut for this rank.
-
-    Attributes:
-        picked: Indices of the samples of the batch that `at` made last, on the host; of shifted sequences, where they
-            begin.
-    """
+class _OwnBatches(_Batches):
+    """What image and token batches share: a stream cut for this rank, and each sample once for evaluation."""
 
     def __init__(self, samples: int, batch_size: int, rank: int | None, world_size: int | None, seed: int) -> None:
         self._samples, self._batch_size, self._seed = samples, batch_size, seed
-        self.picked: torch.Tensor | None = None
         self._rank, self._world_size = _place(rank, world_size)
-        self._indices = BatchIndices(samples, batch_size, rank=self._rank, world_size=self._world_size, seed=seed)
+        super().__init__(BatchIndices(samples, batch_size, rank=self._rank, world_size=self._world_size, seed=seed))
 
     def __len__(self) -> int:
         """Return the number of samples."""
         return self._samples
-
-    def __call__(self, position: int) -> Batch:
-        """Return this rank's batch; the same position gives the same batch in any order and after a restart."""
-        return self.at(position * self.global_batch_size)
-
-    @property
-    def global_batch_size(self) -> int:
-        """Samples of all ranks in one batch."""
-        return self._indices.global_batch_size
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """Samples of an epoch, and the seed of its order."""
-        return self._indices.order
-
-    def at(self, consumed: int) -> Batch:
-        """Return this rank's next batch when all ranks together have consumed so many samples."""
-        self.picked = self._indices.at(consumed)
-        return self.take(self.picked)
-
-    def take(self, indices: torch.Tensor) -> Batch:
-        """Return the samples with these indices, ``(n,)`` int64."""
-        raise NotImplementedError
 
     def once(self, batch_size: int | None = None) -> Iterator[Batch]:
         """Yield this rank's part of all samples, each once, in order: for evaluation.
@@ -220,7 +208,7 @@ class _Batches:
         }
 
 
-class ImageBatches(_Batches):
+class ImageBatches(_OwnBatches):
     """Batches of images: ``batches(position)`` gives ``(batch_size, C, H, W)`` float32 from 0 to 1, and labels."""
 
     def __init__(
@@ -267,7 +255,7 @@ class ImageBatches(_Batches):
         return images, self._y.index_select(0, indices)
 
 
-class TokenBatches(_Batches):
+class TokenBatches(_OwnBatches):
     """Batches of sequences: ``batches(position)`` gives tokens ``(batch_size, seq_len)`` int64, and those one place
     later.
 
@@ -322,7 +310,7 @@ class TokenBatches(_Batches):
         # Views of all sequences that there are: one may begin at any token.
         self._x, self._y = (part.unfold(0, seq_len, 1) for part in (stream[:-1], stream[1:]))
 
-    def at(self, consumed: int) -> Batch:
+    def at(self, consumed: int) -> Any:
         """Return this rank's next batch when all ranks together have consumed so many samples."""
         if not self._shift:
             return super().at(consumed)
