@@ -30,30 +30,30 @@ Job started at: 2023-11-30-235959 on x3015c0s37b0n0
 
 
 def test_rows_of_a_table_are_seconds_and_not_differences_of_digits():
-    times = read_start_times(TABLE, "x")
-    assert times.kind == "table"
-    assert [(row.name, row.world, row.seconds, row.given) for row in times.rows] == [
+    rows, unusable = read_start_times(TABLE, "x")
+    assert {row.kind for row in rows} == {"table"}
+    assert [(row.name, row.world, row.seconds, row.given) for row in rows] == [
         ("a.log", "8", 54.0, 4094.0),
         ("b.log", "16", 45.0, -5985.0),
         ("c.log", "16", 30.0, 30.0),
     ]
-    assert [row.lines for row in times.rows] == [(6,), (7,), (8,)]
-    assert times.unusable == (
+    assert [row.lines for row in rows] == [(6,), (7,), (8,)]
+    assert unusable == [
         (9, "no time: 'no'"),
         (10, "ends before it starts: 2023-10-31-120000 to 2023-10-31-115959"),
-    )
+    ]
 
 
 def test_a_log_holds_one_start_after_the_other_or_begins_with_its_first_time():
-    times = read_start_times(LOG, "job.log")
-    assert times.kind == "log"
-    assert [(row.name, row.seconds, row.lines) for row in times.rows] == [
+    rows, _ = read_start_times(LOG, "job.log")
+    assert {row.kind for row in rows} == {"log"}
+    assert [(row.name, row.seconds, row.lines) for row in rows] == [
         ("job.log", 50.122, (2, 4)),
         ("job.log:6", None, (6,)),
         ("job.log:7", 24.385, (7, 8)),
     ]
     log = "[2026-11-20 23:59:58.500][I] 2 ranks\n[2026-11-21 00:00:01.000][I] iter=0 loss=2.3\n"
-    [row] = read_start_times(log, "x").rows
+    [row] = read_start_times(log, "x")[0]
     assert (row.seconds, row.lines) == (2.5, (1, 2))
 
 
@@ -68,8 +68,8 @@ def test_midnight_and_ends_of_months_and_years_are_right():
         "2026/12/31 23:59:00.250,2027/01/01 00:00:00.750": 60.5,
         "20261231-235900,20261231-235901": None,
     }
-    read = {span: read_start_times(f"name,start,stop\nx,{span}\n", "x") for span in expected}
-    assert {span: times and times.rows[0].seconds for span, times in read.items()} == expected
+    read = {span: read_start_times(f"name,start,stop\nx,{span}\n", "x")[0] for span in expected}
+    assert {span: rows[0].seconds if rows else None for span, rows in read.items()} == expected
 
 
 @given(st.integers(631152000, 3786912000), st.integers(0, 86399), st.booleans())
@@ -78,7 +78,7 @@ def test_any_two_times_give_their_seconds(when, seconds, dated):
     form = "%Y-%m-%d-%H%M%S" if dated else "%H:%M:%S"
     stop = start + dt.timedelta(seconds=seconds)
     text = f"| start | stop |\n|---|---|\n| {start:{form}} | {stop:{form}} |\n"
-    [row] = read_start_times(text, "x").rows
+    [row] = read_start_times(text, "x")[0]
     assert row.seconds == seconds
 
 

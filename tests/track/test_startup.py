@@ -5,7 +5,7 @@ import time
 import pytest
 
 from ezpz.records.launch import LaunchRecord
-from ezpz.track.startup import STAGES, Startup, changes, delays, read_startup
+from ezpz.track.startup import GROUPS, STAGES, Startup, changes, delays, host_intervals, latest_hosts, read_startup
 
 NAMES = [stage.name for stage in STAGES if stage.name != "shim"]
 TYPICAL = dict(zip(NAMES, (0.5, 0.1, 0.4, 3.5, 0.1, 0.2, 1.0, 0.3, 0.8, 0.2), strict=True))
@@ -113,6 +113,29 @@ def test_hosts_come_with_their_first_and_last_rank():
     assert list(by_host) == ["n01", "n02", "n03"]
     first, median, last, rank = by_host["n02"]
     assert (first, median, last, rank) == (pytest.approx(4.5), pytest.approx(5.0), pytest.approx(5.5), 3)
+
+
+def test_intervals_of_a_host_follow_one_another_until_its_last_rank_was_ready():
+    startup = started(fields(slower=[(4, "model", 6.0)]))
+    found = host_intervals(startup)
+    assert list(found) == ["n01", "n02", "n03"]
+    for host, row in found.items():
+        assert [each.name for each in row] == list(GROUPS)
+        assert [each.begin for each in row] == [0.0, *(each.end for each in row[:-1])]
+        assert row[-1].end == pytest.approx(startup.by_host("step")[host][2])
+    late = startup.by_host("model")
+    assert found["n03"][3].seconds > found["n01"][3].seconds + 5, late
+
+
+def test_of_many_hosts_the_latest_are_shown_and_one_that_reached_nothing_has_no_interval():
+    hosts = tuple(f"n{number:02}" for number in range(40))
+    startup = started(fields(hosts=hosts, per_host=1, slower=[(7, "setup", 9.0), (39, "model", 3.0)]))
+    assert {"n07", "n39"} < set(latest_hosts(startup))
+    assert len(latest_hosts(startup)) == 32
+    record = fields(per_host=1)
+    for stage in record["stages"].values():
+        stage["by_rank"][2] = None
+    assert host_intervals(started(record))["n03"] == []
 
 
 def test_changes_name_what_became_slower_and_nothing_else():

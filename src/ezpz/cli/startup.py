@@ -6,6 +6,8 @@ import json
 import shlex
 import sys
 import time
+from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
@@ -16,10 +18,10 @@ from ezpz.files import read_bytes, read_object, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
 from ezpz.records.run import RunRecord
 from ezpz.register import heads, main_folder
-from ezpz.tables import Column, aligned, cut, screen_width, table, wrapped
+from ezpz.tables import Column, cut, screen_width, table, wrapped
 from ezpz.track.launches import find_launch
 from ezpz.track.quantities import duration
-from ezpz.track.startup import STAGES, Startup, changes, delays, median, read_startup
+from ezpz.track.startup import GROUPS, STAGES, Startup, changes, delays, latest_hosts, median, read_startup
 from ezpz.track.terminal.screen import say
 from ezpz.visible import shorten, show, visible
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ezpz.track.foreign.start_times import StartTimes
+    from ezpz.track.foreign.start_times import StartTime
 
 _OPTIONS = (
     option(
@@ -42,7 +44,6 @@ _ABOUT = """\
 One launch: when the ranks reached each stage, by host, and who held up whom. Several: a table. A file that is no run:
 a table or log of start and stop times, whatever wrote it."""
 _EXAMPLES = (("ezpz startup", "the last launch"), ("ezpz startup --last 10", "ten launches as a table"))
-_HOSTS = 32  # lines of the picture
 _NARROWEST = 60  # columns of a line whose end may be cut
 # In the picture, the stage that a host is in until it has reached it.
 _LETTER = dict(zip([stage.name for stage in STAGES], "l.pitrgmbs2", strict=True))
@@ -80,8 +81,8 @@ class _Launch:
 class _Log:
     """A file with start and stop times."""
 
-    def __init__(self, path: Path, times: StartTimes) -> None:
-        self.path, self.times = path, times
+    def __init__(self, path: Path, rows: Sequence[StartTime], unusable: Sequence[tuple[int, str]]) -> None:
+        self.path, self.rows, self.unusable = path, rows, unusable
 
 
 def _last(count: int) -> list[_Launch | _Log]:
@@ -153,13 +154,13 @@ def _log(path: Path) -> _Log:
         text = read_bytes(path).decode(errors="replace")
     except OSError as error:
         raise UsageError(f"cannot read {path} (from the command line): {error.strerror}; expected a log.") from None
-    times = read_start_times(text, path.name)
-    if times is None:
+    rows, unusable = read_start_times(text, path.name)
+    if not rows:
         raise UsageError(
             f"no start in {path} (from the command line); expected a table with the columns start and stop, or a log "
             "with lines such as 'Job started at: 2026-11-02-183323' and '[2026-11-02 18:34:13] step=0'."
         )
-    return _Log(path, times)
+    return _Log(path, rows, unusable)
 
 
 # One launch
@@ -232,30 +233,18 @@ def _picture(startup: Startup) -> list[str]:
     label = min(20, max(len(names.get(host, host)) for host in ends))
     width = 80 - label - 2
     lines = []
-    for host in _shown_hosts(startup, list(ends)):
+    for host in latest_hosts(startup):
         row = ""
         for place in range(width):
             moment = (place + 0.5) / width * startup.total
-            row += next((letter for last, letter in ends[host] if moment <= last), " ")
+            row += next((letter for last, letter in ends.get(host, ()) if moment <= last), " ")
         lines.append(f"{cut(visible(names.get(host, host)), label).ljust(label)}  {row}".rstrip())
     scale = f"{''.ljust(label)}  0 s{duration(startup.total).rjust(width - 3)}"
     legend = [f"{''.ljust(label)}  {letter} {stage.what}" for stage in stages for letter in _LETTER[stage.name]]
     keys = ", ".join(each.strip() for each in legend if not each.strip().startswith("2 "))
-    left = len(ends) - len(lines)
+    left = len(startup.hosts) - len(lines)
     more = [f"{left} more hosts were not later than these"] if left else []
     return [*lines, scale, *_words(keys), *more]
-
-
-def _shown_hosts(startup: Startup, hosts: list[str]) -> list[str]:
-    """Return all hosts, or of many those that were last at any stage, in the order of ranks."""
-    if len(hosts) <= _HOSTS:
-        return hosts
-    late: dict[str, float] = dict.fromkeys(hosts, 0.0)
-    for arrival in startup.arrivals:
-        for host, (_, _, last, _) in startup.by_host(arrival.stage.name).items():
-            late[host] = max(late.get(host, 0.0), last - arrival.median)
-    chosen = set(sorted(late, key=lambda host: -late[host])[:_HOSTS])
-    return [host for host in hosts if host in chosen]
 
 
 def _findings(startup: Startup) -> list[str]:
@@ -319,15 +308,15 @@ def _all(each: _Launch) -> str:
     return "-" if first is None else f"{first:.1f}"
 
 
+_TITLES = {"model and data": "model", "first step": "step 1"}  # shorter ones, for a table
 _LAUNCH_COLUMNS = (
     Column("SECONDS OF LAUNCH", lambda each: each.path.parent.name[:17]),
     Column("HOSTS", lambda each: str(len(each.startup.hosts)), is_right=True),
     Column("RANKS", lambda each: str(each.startup.world_size), is_right=True),
-    Column("START", lambda each: _sum(each, ("shim", "process", "interpreter")), is_right=True),
-    Column("IMPORTS", lambda each: _sum(each, ("torch", "setup")), is_right=True),
-    Column("RENDEZVOUS", lambda each: _sum(each, ("met", "group")), is_right=True),
-    Column("MODEL", lambda each: _sum(each, ("model", "data")), is_right=True),
-    Column("STEP 1", lambda each: _sum(each, ("step",)), is_right=True),
+    *(
+        Column(_TITLES.get(name, name).upper(), partial(_sum, stages=stages), is_right=True)
+        for name, stages in GROUPS.items()
+    ),
     Column("ALL", _all, is_right=True),
 )
 
@@ -349,51 +338,57 @@ def _table(found: Sequence[_Launch | _Log]) -> str:
 
 
 def _log_table(found: _Log) -> str:
-    rows = found.times.rows
-    known = [row for row in rows if row.seconds is not None]
-    names = any(row.world for row in rows)
-    titles = ("NAME", "RANKS", "STARTED", "TOOK", "LINES") if names else ("NAME", "STARTED", "TOOK", "LINES")
-    texts = []
-    for row in rows:
-        seconds = "no first step" if row.seconds is None else f"{row.seconds:.10g} s"
-        odd = row.given is not None and row.seconds is not None and abs(row.given - row.seconds) > 1
-        seconds += f" (not {row.given:g})" if odd else ""
-        when = row.started.strftime("%H:%M:%S" if row.started.year == 1900 else "%Y-%m-%d %H:%M:%S")
-        numbers = "-".join(str(line) for line in dict.fromkeys((row.lines[0], row.lines[-1])))
-        cells = (_name(visible(row.name)), visible(row.world), when, seconds, numbers)
-        texts.append(cells if names else (cells[0], *cells[2:]))
-    lines = aligned([titles, *texts], {1} if names else set())
-    lines += ["", *_by_world(known)] if names else [""]
-    wrong = sum(row.given is not None and abs(row.given - (row.seconds or 0.0)) > 1 for row in known)
+    width, rows = screen_width(_NARROWEST), found.rows
+    columns = [
+        Column("NAME", lambda row: row.name if width is None else shorten(row.name, max(16, width - 52))),
+        Column("RANKS", lambda row: row.world, is_right=True),
+        Column("STARTED", lambda row: _clock(row.begin).replace("1970-01-01 ", "")),
+        Column("TOOK", _took),
+        Column("LINES", lambda row: "-".join(map(str, row.lines))),
+    ]
+    worlds: dict[str, list[float]] = {}
+    for row in rows if any(row.world for row in rows) else ():
+        worlds.setdefault(row.world, []).extend([] if row.seconds is None else [row.seconds])
+    lines = [line for (line,) in table(columns if worlds else [columns[0], *columns[2:]], rows)]
+    lines += [""]
+    if worlds:
+        ordered = sorted((item for item in worlds.items() if item[1]), key=lambda item: (item[0].zfill(20), item))
+        lines += [line for (line,) in table(_WORLD_COLUMNS, ordered)]
+        lines += [""]
+    stated = [row for row in rows if row.given is not None]
+    wrong = sum(map(_is_wrong, stated))
     if wrong:
-        stated = sum(row.given is not None for row in known)
-        lines += _words(f"{wrong} of {stated} differences in the file are not the seconds between its two times")
-    kind, where = ("row", "of tables") if found.times.kind == "table" else ("start", "in a log")
-    kind = f"{kind}{'s' * (len(rows) != 1)} {where}"
-    lines += _words(f"{len(rows)} {kind} in {visible(str(found.path))}; LINES says which lines were used")
-    for number, why in found.times.unusable:
+        lines += _words(f"{wrong} of {len(stated)} differences in the file are not the seconds between its two times")
+    kind, where = ("row", "of tables") if rows[0].kind == "table" else ("start", "in a log")
+    counted = f"{len(rows)} {kind}{'s' * (len(rows) != 1)} {where} in {visible(str(found.path))}"
+    lines += _words(f"{counted}; LINES says which lines were used")
+    for number, why in found.unusable:
         lines += _words(f"line {number} is not used: {visible(why)}")
     return "\n".join(lines)
 
 
-def _name(name: str) -> str:
-    """Return a name; without its middle where it would not fit on the terminal."""
-    width = screen_width(_NARROWEST)
-    return name if width is None else shorten(name, max(16, width - 52))
+_WORLD_COLUMNS = [
+    Column("RANKS", lambda item: item[0] or "?", is_right=True),
+    Column("STARTS", lambda item: str(len(item[1])), is_right=True),
+    Column("SHORTEST", lambda item: duration(min(item[1])), is_right=True),
+    Column("MEDIAN", lambda item: duration(median(item[1])), is_right=True),
+    Column("LONGEST", lambda item: duration(max(item[1])), is_right=True),
+]
 
 
-def _by_world(rows: Sequence[Any]) -> list[str]:
-    """Return a table over world sizes: how many starts, and how long they took."""
-    worlds: dict[str, list[float]] = {}
-    for row in rows:
-        worlds.setdefault(row.world, []).append(row.seconds)
-    ordered = sorted(worlds, key=lambda world: (not world.isdecimal(), int(world) if world.isdecimal() else 0, world))
-    table: list[tuple[str, ...]] = [("RANKS", "STARTS", "SHORTEST", "MEDIAN", "LONGEST")]
-    for world in ordered:
-        seconds = worlds[world]
-        chosen = (min(seconds), median(seconds), max(seconds))
-        table.append((visible(world) or "?", str(len(seconds)), *(duration(each) for each in chosen)))
-    return [*aligned(table, {0, 1, 2, 3, 4}), ""]
+def _clock(seconds: float, parts: str = " ") -> str:
+    """Return a time of a log, which is of no zone."""
+    whole = datetime.fromtimestamp(round(seconds, 6), timezone.utc).replace(tzinfo=None)
+    return whole.isoformat(parts, "seconds" if parts == " " else "auto")
+
+
+def _is_wrong(row: StartTime) -> bool:
+    return row.given is not None and row.seconds is not None and abs(row.given - row.seconds) > 1
+
+
+def _took(row: StartTime) -> str:
+    seconds = "no first step" if row.seconds is None else f"{row.seconds:.10g} s"
+    return seconds + (f" (not {row.given:g})" if _is_wrong(row) else "")
 
 
 def _as_json(found: _Launch | _Log) -> dict[str, Any]:
@@ -402,15 +397,15 @@ def _as_json(found: _Launch | _Log) -> dict[str, Any]:
             {
                 "name": row.name,
                 "world_size": row.world or None,
-                "started": row.started.isoformat(),
-                "stopped": row.stopped.isoformat() if row.stopped else None,
+                "started": _clock(row.begin, "T"),
+                "stopped": None if row.end is None else _clock(row.end, "T"),
                 "seconds": row.seconds,
                 "seconds_in_file": row.given,
                 "lines": list(row.lines),
             }
-            for row in found.times.rows
+            for row in found.rows
         ]
-        return {"kind": found.times.kind, "path": str(found.path), "starts": rows}
+        return {"kind": found.rows[0].kind, "path": str(found.path), "starts": rows}
     startup = found.startup
     return {
         "kind": "launch",

@@ -13,6 +13,7 @@ import math
 
 from ezpz.fields import Record, replace
 from ezpz.records.run import RunRecord
+from ezpz.track.intervals import Interval, one_after_another
 from ezpz.track.quantities import duration
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -44,6 +45,7 @@ _KNOWN = {  # names of sections, and the row that each belongs to
     **dict.fromkeys(("load", "loading", "restore", "resume"), "load"),
     **dict.fromkeys(("data", "dataloader", "data loading", "loading data"), "data"),
 }
+_SEEN = 0.0005  # of the whole: a shorter row of the account has no bar
 _FAILURES = 3  # from which on a save interval can be judged by them
 _WORTH = 0.001  # of the time: less is not worth another interval
 
@@ -458,6 +460,16 @@ def _read_sections(run: Run) -> list[tuple[int, int, float, dict[str, float]]]:
         seconds = {name: float(each) for name, each in row["m"].items() if _is_number(each) and each > 0}
         found.append((row["a"], row["step"], float(row["t"]), seconds))
     return found
+
+
+def intervals(made: Account) -> list[Interval]:
+    """Return the rows of an account one after another, without those that are too short to be seen."""
+    ends, end = [], 0.0
+    for name, seconds in made.rows.items():
+        if seconds >= _SEEN * made.granted:
+            end += seconds
+            ends.append((name, end))
+    return one_after_another("account", ends)
 
 
 def as_json(made: Account) -> dict[str, Any]:

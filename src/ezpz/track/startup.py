@@ -10,13 +10,27 @@ from itertools import islice
 
 from ezpz.fields import Record
 from ezpz.records.launch import LaunchRecord, StageReached
+from ezpz.track.intervals import Interval, one_after_another
 from ezpz.track.quantities import duration
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["STAGES", "Arrival", "Change", "Delay", "Startup", "changes", "delays", "median", "read_startup"]
+__all__ = [
+    "GROUPS",
+    "STAGES",
+    "Arrival",
+    "Change",
+    "Delay",
+    "Startup",
+    "changes",
+    "delays",
+    "host_intervals",
+    "latest_hosts",
+    "median",
+    "read_startup",
+]
 
 
 class Stage(Record):
@@ -46,6 +60,14 @@ STAGES = (
     Stage("step", "first step", is_gate=True),
     Stage("second_step", "second step", is_gate=True),
 )
+GROUPS = {  # what a rank is doing, in a word, and the stages at whose end it has done it
+    "start": ("shim", "process", "interpreter"),
+    "imports": ("torch", "setup"),
+    "rendezvous": ("met", "group"),
+    "model and data": ("model", "data"),
+    "first step": ("step",),
+}
+_MOST_HOSTS = 32  # that are shown
 _LEAST = 0.5  # seconds: a shorter delay, or change, is not worth a word
 _SHARE = 0.1  # of the start, likewise
 
@@ -189,6 +211,29 @@ def read_startup(launch: LaunchRecord) -> Startup | None:
     """Return the start of a launch; None where it recorded no stage."""
     startup = Startup(launch)
     return startup if startup.arrivals else None
+
+
+def latest_hosts(startup: Startup) -> list[str]:
+    """Return all hosts in the order of ranks; of many the 32 that came last to any stage."""
+    late = dict.fromkeys(startup.hosts, 0.0)
+    for arrival in startup.arrivals:
+        for host, (_, _, last, _) in startup.by_host(arrival.stage.name).items():
+            late[host] = max(late.get(host, 0.0), last - arrival.median)
+    chosen = set(sorted(late, key=lambda host: -late[host])[:_MOST_HOSTS])
+    return [host for host in late if host in chosen]
+
+
+def host_intervals(startup: Startup) -> dict[str, list[Interval]]:
+    """Return what the last rank of each of `latest_hosts` was doing, by `GROUPS`, in seconds since the launch began."""
+    by_stage = {stage: startup.by_host(stage) for stage in startup.times}
+    found = {}
+    for host in latest_hosts(startup):
+        lasts = [
+            (name, [by_stage[stage][host][2] for stage in stages if host in by_stage.get(stage, {})])
+            for name, stages in GROUPS.items()
+        ]
+        found[host] = one_after_another("stage", [(name, max(ends)) for name, ends in lasts if ends], host)
+    return found
 
 
 def delays(startup: Startup) -> list[Delay]:

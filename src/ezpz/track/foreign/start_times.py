@@ -10,200 +10,158 @@ and a log, in which a line says when the job started and another has the first s
     Job started at: 2023-11-02-183323 on x3004c0s13b0n0
     [2023-11-02 18:34:13,122] [INFO] [logging.py:96:log_dist] [Rank 0] step=0, skipped=0, lr=[0.0, 0.0]
 
-A time is a date and a time of day with any separators, or a time of day alone (``23:59:58``, ``235958``, ``5958``),
-which then belongs to the day of the start or the one after. Times of a table are of the same zone.
+A time is a date and a time of day, or a time of day alone (``235958``), which is after the start. No zone is known.
 """
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from ezpz.fields import Record
+from ezpz.track.intervals import Interval
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_DATED = r"(\d{4})[-/](\d\d)[-/](\d\d)[-T _]?(\d\d):?(\d\d):?(\d\d)(?:[.,](\d{1,6}))?"
-_IN_LINE = re.compile(rf"(?<!\d){_DATED}(?!\d)")
-_WHOLE = re.compile(_DATED)
-_OF_DAY = re.compile(r"(\d{1,2}):?(\d\d):?(\d\d)(?:[.,](\d{1,6}))?")
+_DAY = 86400.0
+_DATE = r"(\d{4})[-/](\d\d)[-/](\d\d)[-T _]?"
+_CLOCK = r"(\d{1,2}):?(\d\d):?(\d\d)(?:[.,](\d{1,6}))?"
+_IN_LINE = re.compile(rf"(?<!\d){_DATE}{_CLOCK}(?!\d)")
+_WHOLE = re.compile(rf"(?:{_DATE})?{_CLOCK}")
 _START = re.compile(r"\b(?:job|run|launch)?\s*start(?:ed|ing)?(?:\s+(?:at|time))?\b\s*[:=]", re.IGNORECASE)
 _FIRST = re.compile(r"\b(?:global_)?(?:step|iter(?:ation)?)\s*(?:[=:]\s*)?(?:0\b|1\s*/)", re.IGNORECASE)
-_STARTS, _STOPS = ("start", "begin", "started", "start_time", "t0"), ("stop", "end", "stopped", "end_time", "t1")
-_SECONDS = ("dt", "seconds", "duration", "took")
-_WORLDS = ("world_size", "ranks", "world", "nproc", "gpus", "ngpu", "ngpus")
+_COLUMNS = (
+    ("start", "begin", "started", "start_time", "t0"),
+    ("stop", "end", "stopped", "end_time", "t1"),
+    ("world_size", "ranks", "world", "nproc", "gpus", "ngpu", "ngpus"),
+    ("dt", "seconds", "duration", "took"),
+)
 _LONGEST = 4096  # characters of a line that are looked at
 
 
-class StartTime(Record):
-    """One start.
+class StartTime(Interval):
+    """One start, up to the first step, in seconds since 1970, or since the midnight of a day that is not known.
 
     Attributes:
-        name: What the table or the file calls it.
         world: Ranks, empty where none are named.
-        started: When it started.
-        stopped: When its first step was done; None where none is in the log.
         lines: The lines of the file that say so, counted from 1.
-        given: The seconds that the table itself names; None where it names none.
+        given: The seconds that the table itself names.
     """
 
-    name: str
-    world: str
-    started: datetime
-    stopped: datetime | None
-    lines: tuple[int, ...]
+    world: str = ""
+    lines: tuple[int, ...] = ()
     given: float | None = None
 
-    @property
-    def seconds(self) -> float | None:
-        """Seconds from the start to the first step."""
-        return None if self.stopped is None else (self.stopped - self.started).total_seconds()
 
+def read_start_times(text: str, name: str) -> tuple[list[StartTime], list[tuple[int, str]]]:
+    """Return the starts of a table, or else of a log of this name; and lines that look like a row, with what is wrong.
 
-class StartTimes(Record):
-    """What a file says.
-
-    Attributes:
-        kind: ``table`` or ``log``.
-        rows: The starts, in the order of the file.
-        unusable: Lines that look like a row and are none, counted from 1, with the reason.
-    """
-
-    kind: str
-    rows: tuple[StartTime, ...]
-    unusable: tuple[tuple[int, str], ...] = ()
-
-
-def read_start_times(text: str, name: str) -> StartTimes | None:
-    """Read a table, or else a log; None where the text is neither.
-
-    Args:
-        text: The file's text.
-        name: What a log without names is called.
+    Neither holds anything where the text is none of both.
     """
     lines = [line[:_LONGEST] for line in text.splitlines()]
-    return _read_tables(lines) or _read_log(lines, name)
+    rows, unusable = _read_tables(lines)
+    return (rows, unusable) if rows else (_read_log(lines, name), [])
 
 
-# Tables
-
-
-def _read_tables(lines: Sequence[str]) -> StartTimes | None:
+def _read_tables(lines: Sequence[str]) -> tuple[list[StartTime], list[tuple[int, str]]]:
     rows: list[StartTime] = []
     unusable: list[tuple[int, str]] = []
     titles: list[str] = []
     for number, line in enumerate(lines, 1):
         cells = _cells(line)
-        if len(cells) < 2:
-            titles = []
-            continue
-        lowered = [cell.strip("*_` ").lower().replace(" ", "_") for cell in cells]
-        if _column(lowered, _STARTS) is not None and _column(lowered, _STOPS) is not None:
+        lowered = [cell.lower().replace(" ", "_") for cell in cells]
+        begin, end, *_ = _places(lowered)
+        if begin is not None and end is not None:
             titles = lowered
-        elif titles and len(cells) == len(titles) and not all(set(cell) <= set(":-= ") for cell in cells):
-            row = _row(titles, cells, number)
-            if isinstance(row, str):
-                unusable.append((number, row))
-            else:
-                rows.append(row)
-    return StartTimes("table", tuple(rows), tuple(unusable)) if rows else None
+        elif len(cells) < 2:
+            titles = []
+        elif len(cells) == len(titles) and not all(set(cell) <= set(":-= ") for cell in cells):
+            try:
+                rows.append(_row(_places(titles), cells, number))
+            except ValueError as error:
+                unusable.append((number, str(error)))
+    return rows, unusable
+
+
+def _places(titles: Sequence[str]) -> list[int | None]:
+    return [next((titles.index(name) for name in names if name in titles), None) for names in _COLUMNS]
 
 
 def _cells(line: str) -> list[str]:
     line = line.strip().lstrip("> ")
-    if line.startswith("|"):
-        return [cell.strip() for cell in line.strip("|").split("|")]
-    for mark in ("\t", ",", ";"):
-        if mark in line:
-            return [cell.strip().strip('"') for cell in line.split(mark)]
-    return []
+    mark = "|" if line.startswith("|") else next((mark for mark in ("\t", ",", ";") if mark in line), "")
+    return [cell.strip('"*_` \t') for cell in line.strip("|").split(mark)] if mark else []
 
 
-def _row(titles: Sequence[str], cells: Sequence[str], number: int) -> StartTime | str:
-    """Return the start that a row holds, or why it holds none."""
-    begin, end = _column(titles, _STARTS), _column(titles, _STOPS)
-    assert begin is not None and end is not None  # noqa: PT018  # the titles were chosen by them
-    started = _time(cells[begin])
-    if started is None:
-        return f"no time: {cells[begin]!r}"
-    stopped = _time(cells[end], started)
-    if stopped is None:
-        return f"no time: {cells[end]!r}"
-    if stopped < started:
-        return f"ends before it starts: {cells[begin]} to {cells[end]}"
-    world, took = _column(titles, _WORLDS), _column(titles, _SECONDS)
+def _row(places: Sequence[int | None], cells: Sequence[str], number: int) -> StartTime:
+    """Return the start that a row holds.
+
+    Raises:
+        ValueError: It holds none; says why.
+    """
+    started, stopped, world, took = ("" if place is None else cells[place] for place in places)
+    begin = _time(started)
+    end = _time(stopped, begin)
+    if end < begin:
+        raise ValueError(f"ends before it starts: {started} to {stopped}")
     given = None
-    if took is not None:
-        with suppress(ValueError):
-            given = float(cells[took])
-    label = next((cell for place, cell in enumerate(cells) if place not in {begin, end, world, took} and cell), "")
-    return StartTime(label.strip("*` "), cells[world] if world is not None else "", started, stopped, (number,), given)
-
-
-def _column(titles: Sequence[str], names: Sequence[str]) -> int | None:
-    return next((titles.index(name) for name in names if name in titles), None)
-
-
-def _time(text: str, after: datetime | None = None) -> datetime | None:
-    """Return a time; one without a date is the first of its kind that is not before ``after``."""
-    text = text.strip("`* ")
-    dated = _WHOLE.fullmatch(text)
-    if dated:
-        return _made(dated.groups())
-    of_day = _OF_DAY.fullmatch(text if ":" in text else text.zfill(6))
-    if not of_day:
-        return None
-    day = after or datetime(1900, 1, 1)  # noqa: DTZ001  # as in the file: of no zone
-    found = _made((str(day.year), str(day.month), str(day.day), *of_day.groups()))
-    if found is not None and after is not None and found < after:
-        found += timedelta(days=1)
-    return found
-
-
-def _made(parts: Sequence[str | None]) -> datetime | None:
-    year, month, day, hour, minute, second, fraction = (int(part or 0) for part in (*parts[:6], _micro(parts[6])))
     with suppress(ValueError):
-        return datetime(year, month, day, hour, minute, second, fraction)  # noqa: DTZ001
+        given = float(took)
+    label = next((cell for place, cell in enumerate(cells) if place not in places and cell), "")
+    return StartTime("table", label, begin, end, world=world, lines=(number,), given=given)
+
+
+def _time(text: str, after: float | None = None) -> float:
+    """Return a time; one without a date is the first of its kind that is not before ``after``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    found = _WHOLE.fullmatch(text if not text.isdecimal() or len(text) > 6 else text.zfill(6))
+    when = _seconds(found.groups()) if found else None
+    if found is None or when is None:
+        raise ValueError(f"no time: {text!r}")
+    if found[1] is None and after is not None:
+        when += after // _DAY * _DAY
+        when += _DAY if when < after else 0.0
+    return when
+
+
+def _seconds(parts: Sequence[str | None]) -> float | None:
+    *numbers, fraction = (part or "" for part in parts)
+    year, month, day, hour, minute, second = (int(part or 0) for part in numbers)
+    with suppress(ValueError):
+        when = datetime(year or 1970, month or 1, day or 1, hour, minute, second, int(fraction.ljust(6, "0")))  # noqa: DTZ001
+        return (when - datetime(1970, 1, 1)).total_seconds()  # noqa: DTZ001  # of no zone, as in the file
     return None
 
 
-def _micro(fraction: str | None) -> str:
-    return (fraction or "").ljust(6, "0")
-
-
-# Logs
-
-
-def _read_log(lines: Sequence[str], name: str) -> StartTimes | None:
+def _read_log(lines: Sequence[str], name: str) -> list[StartTime]:
     rows: list[StartTime] = []
-    begun: tuple[datetime, int] | None = None
-    earliest: tuple[datetime, int] | None = None
-
-    def close(stopped: tuple[datetime, int] | None) -> None:
-        nonlocal begun
-        if begun is not None:
-            label = name if not rows else f"{name}:{begun[1]}"
-            ends = (begun[1], stopped[1]) if stopped else (begun[1],)
-            rows.append(StartTime(label, "", begun[0], stopped[0] if stopped else None, ends))
-        begun = None
-
+    begun: tuple[float, int] | None = None
+    earliest: tuple[float, int] | None = None
     for number, line in enumerate(lines, 1):
         found = _IN_LINE.search(line)
-        when = _made(found.groups()) if found else None
+        when = _seconds(found.groups()) if found else None
         if when is None:
             continue
-        if earliest is None:
-            earliest = (when, number)
+        earliest = earliest or (when, number)
         if _START.search(line):
-            close(None)
+            rows += [_of_log(name, rows, begun)] if begun else []
             begun = (when, number)
         elif _FIRST.search(line):
-            if begun is None and not rows:
-                begun = earliest
+            begun = begun or (earliest if not rows else None)
             if begun is not None and begun[0] <= when:
-                close((when, number))
-    close(None)
-    return StartTimes("log", tuple(rows)) if rows else None
+                rows.append(_of_log(name, rows, begun, (when, number)))
+                begun = None
+    return [*rows, *([_of_log(name, rows, begun)] if begun else [])]
+
+
+def _of_log(
+    name: str, rows: Sequence[StartTime], begun: tuple[float, int], ended: tuple[float, int] | None = None
+) -> StartTime:
+    (begin, line), label = begun, f"{name}:{begun[1]}" if rows else name
+    end, lines = (ended[0], (line, ended[1])) if ended else (None, (line,))
+    return StartTime("log", label, begin, end, lines=lines)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ezpz.track.goodput import account, read_spans
+from ezpz.track.goodput import account, intervals, read_spans
+from ezpz.track.intervals import one_after_another
 from ezpz.track.launches import find_launch
 from ezpz.track.names import PARTS, is_step_time, part_of_step
 from ezpz.track.quantities import duration, number
@@ -13,14 +14,14 @@ from ezpz.track.report.lines import Line, bounds, bucket_means, deltas, line_of,
 from ezpz.track.report.markup import Chart, shown
 from ezpz.track.report.svg import HALF, NARROW, WIDE, Frame, axis_x, axis_y, dots, marks, path, place, plot, with_room
 from ezpz.track.series import captions
-from ezpz.track.startup import delays, read_startup
+from ezpz.track.startup import GROUPS, delays, host_intervals, read_startup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ezpz.track.intervals import Interval
     from ezpz.track.run import Run
     from ezpz.track.series import Series
-    from ezpz.track.startup import Startup
 
 _FEW = 40  # points up to which each gets a dot, so that a series of one can be seen
 COLOURS = 8  # of the style sheet
@@ -257,16 +258,18 @@ def breakdown(series: Sequence[Series], axis: Axis) -> Chart | None:
 _ROW = 26  # pixels
 _LETTER = 7.4  # pixels of a letter of a stage's name
 _MOST = 40  # stages
-_LEAST = 0.0005  # of the whole: a shorter row of the account has no bar
 
 
 def startup_chart(run: Run) -> Chart | None:
     """Return a bar for each stage, from the end of the one before to its own; None where no stage was recorded."""
-    stages = _stages(run.record.timeline)
+    known = [(stage, float(seconds)) for stage, seconds in run.record.timeline.items() if seconds >= 0]
+    stages = one_after_another("stage", sorted(known, key=lambda each: each[1])[:_MOST])
     if not stages:
         return None
-    text = f"{duration(stages[-1][1])} from the start of the process to {stages[-1][0]}"
-    return _waterfall("Start-up", f"Start-up stages: {text}", stages, f"{text}; seconds since the process began")
+    text = f"{duration(stages[-1].end or 0.0)} from the start of the process to {stages[-1].name}"
+    rows = [(each.name, [each]) for each in stages]
+    note = f"{text}; seconds since the process began"
+    return _interval_chart("Start-up", f"Start-up stages: {text}", rows, [note])
 
 
 def goodput_chart(run: Run) -> Chart | None:
@@ -275,71 +278,14 @@ def goodput_chart(run: Run) -> Chart | None:
     made = account(spans)
     if made.granted <= 0 or not any(span.born for span in spans):  # rows alone tell no start
         return None
-    ends, end = [], 0.0
-    for name, seconds in made.rows.items():
-        if seconds >= _LEAST * made.granted:
-            end += seconds
-            ends.append((name, end))
-    if not ends:
+    rows = [(each.name, [each]) for each in intervals(made)]
+    if not rows:
         return None
     share = f"{made.goodput:.1%}".replace("%", " %")
     text = f"{share} of {duration(made.granted)} went into steps that count"
-    more = [f"{duration(made.queue)} between jobs were not granted"] * (made.queue >= 1) + [made.advice] * bool(
-        made.advice
-    )
-    return _waterfall("Where the time went", text, ends, "; ".join([text, *more]))
-
-
-def _waterfall(title: str, text: str, ends: Sequence[tuple[str, float]], note: str) -> Chart:
-    """Return a bar for each name, from the end of the one before to its own, in two widths."""
-    high = len(ends) * _ROW + 44
-    wide = _bars(title, text, ends, note, Frame(1180, high, left=200, right=90, bottom=36))
-    narrow = _bars(title, text, ends, note, Frame(400, high, left=112, right=66, bottom=36))
-    return replace(wide, wide=True, twin=narrow)
-
-
-def _bars(title: str, text: str, stages: Sequence[tuple[str, float]], note: str, frame: Frame) -> Chart:
-    longest = int((frame.left - 10) / _LETTER)
-    last = max(stages[-1][1], 1e-9)
-    width, _ = frame.inside
-    bars, before = [], 0.0
-    for row, (name, seconds) in enumerate(stages):
-        x, end = place([before, seconds], (0.0, last), width).tolist()
-        top = frame.top + row * _ROW
-        took = duration(max(0.0, seconds - before))
-        label = name if len(name) <= longest else f"{name[: longest - 1]}…"
-        bars.append(
-            f"<g><title>{shown(name)}: {took}</title>"
-            f'<text x="{frame.left - 10}" y="{top + 17}" text-anchor="end">{shown(label)}</text>'
-            f'<rect class="bar" x="{frame.left + x:.1f}" y="{top + 4}" width="{max(1.5, end - x):.1f}" '
-            f'height="{_ROW - 8}" rx="2"/>'
-            f'<text x="{frame.left + end + 8:.1f}" y="{top + 17}">{took}</text></g>'
-        )
-        before = seconds
-    seconds_axis = axis_x(frame, (0.0, last), whole=False)
-    return Chart(
-        title,
-        text,
-        "".join(bars) + seconds_axis,
-        (frame.width, frame.height),
-        {
-            "kind": "stages",
-            "title": title.lower(),
-            "lines": [{"name": name, "y": [round(seconds, 4)]} for name, seconds in stages],
-        },
-        [],
-        [note],
-    )
-
-
-_GROUPS = (  # what a host is doing, and the stages at whose end it has done it
-    ("start", ("shim", "process", "interpreter")),
-    ("imports", ("torch", "setup")),
-    ("rendezvous", ("met", "group")),
-    ("model and data", ("model", "data")),
-    ("first step", ("step",)),
-)
-_HOSTS = 32  # bars; of more hosts those that were last at a stage
+    queue = f"{duration(made.queue)} between jobs were not granted" if made.queue >= 1 else ""
+    note = "; ".join(filter(None, (text, queue, made.advice)))
+    return _interval_chart("Where the time went", text, rows, [note])
 
 
 def hosts_startup_chart(run: Run) -> Chart | None:
@@ -348,75 +294,74 @@ def hosts_startup_chart(run: Run) -> Chart | None:
     startup = read_startup(found[1]) if found else None
     if startup is None or len(startup.hosts) < 2 or not startup.times or startup.total <= 0:
         return None
-    rows = [(host, _ends(startup, host)) for host in _latest(startup)]
-    high = len(rows) * _ROW + 44
-    wide = _host_bars(startup, rows, Frame(1180, high, left=200, right=90, bottom=36))
-    narrow = _host_bars(startup, rows, Frame(400, high, left=112, right=66, bottom=36))
-    return replace(wide, wide=True, twin=narrow)
-
-
-def _ends(startup: Startup, host: str) -> list[tuple[str, float]]:
-    """Return when the last rank of a host had done with each group of stages, in seconds since the launch."""
-    by_stage = {stage: startup.by_host(stage) for stage in startup.times}
-    ends = []
-    for name, stages in _GROUPS:
-        lasts = [by_stage[stage][host][2] for stage in stages if host in by_stage.get(stage, {})]
-        ends += [(name, max(lasts))] if lasts else []
-    return ends
-
-
-def _latest(startup: Startup) -> list[str]:
-    """Return the hosts in their order; of many those that came last to any stage."""
-    late = dict.fromkeys(startup.hosts, 0.0)
-    for arrival in startup.arrivals:
-        for host, (_, _, last, _) in startup.by_host(arrival.stage.name).items():
-            late[host] = max(late.get(host, 0.0), last - arrival.median)
-    chosen = set(sorted(late, key=lambda host: -late[host])[:_HOSTS])
-    return [host for host in late if host in chosen]
-
-
-def _host_bars(startup: Startup, rows: Sequence[tuple[str, list[tuple[str, float]]]], frame: Frame) -> Chart:
-    longest = int((frame.left - 10) / _LETTER)
-    width, _ = frame.inside
-    colours = {name: f"s{index}" for index, (name, _) in enumerate(_GROUPS)}
-    svg, used = [], dict.fromkeys(name for name, _ in _GROUPS if any(name in dict(ends) for _, ends in rows))
-    for row, (host, ends) in enumerate(rows):
-        top = frame.top + row * _ROW
-        label = host if len(host) <= longest else f"{host[: longest - 1]}…"
-        svg.append(f'<text x="{frame.left - 10}" y="{top + 17}" text-anchor="end">{shown(label)}</text>')
-        before = 0.0
-        for name, seconds in ends:
-            x, end = place([before, max(before, seconds)], (0.0, startup.total), width).tolist()
-            took = duration(max(0.0, seconds - before))
-            svg.append(
-                f'<g><title>{shown(host)}, {name}: {took}</title><rect class="area {colours[name]}" '
-                f'x="{frame.left + x:.1f}" y="{top + 4}" width="{max(0.0, end - x):.1f}" height="{_ROW - 8}"/></g>'
-            )
-            before = max(before, seconds)
-        svg.append(f'<text x="{frame.left + width + 8}" y="{top + 17}">{duration(before)}</text>')
-    text = f"{duration(startup.total)} from `launch` until the last rank was ready"
+    rows = list(host_intervals(startup).items())
     more = len(startup.hosts) - len(rows)
-    return Chart(
-        "Start-up by host",
-        f"Start-up of {len(startup.hosts)} hosts: {text}",
-        "".join(svg) + axis_x(frame, (0.0, startup.total), whole=False),
-        (frame.width, frame.height),
-        {
-            "kind": "stages",
-            "title": "start-up by host",
-            "lines": [
-                {"name": f"{host}, {name}", "y": [round(seconds, 3)]} for host, ends in rows for name, seconds in ends
-            ],
-        },
-        [(name, colours[name]) for name in used],
-        [
-            *(str(delay) for delay in delays(startup)),
-            f"{duration(startup.total)} in all, by each host's last rank",  # three lines on a narrow screen, no more
-            *([f"{more} more hosts were not later than these"] if more else []),
-        ],
+    notes = [
+        *(str(delay) for delay in delays(startup)),
+        f"{duration(startup.total)} in all, by each host's last rank",  # three lines on a narrow screen, no more
+        *([f"{more} more hosts were not later than these"] if more else []),
+    ]
+    text = (
+        f"Start-up of {len(startup.hosts)} hosts: {duration(startup.total)} from `launch` until the last rank was ready"
     )
+    colours = {name: f"s{index}" for index, name in enumerate(GROUPS)}
+    return _interval_chart("Start-up by host", text, rows, notes, colours)
 
 
-def _stages(timeline: Mapping[str, float]) -> list[tuple[str, float]]:
-    known = [(stage, float(seconds)) for stage, seconds in timeline.items() if seconds >= 0]
-    return sorted(known, key=lambda each: each[1])[:_MOST]
+def _interval_chart(
+    title: str,
+    text: str,
+    rows: Sequence[tuple[str, Sequence[Interval]]],
+    notes: list[str],
+    colours: Mapping[str, str] | None = None,
+) -> Chart:
+    """Return rows of bars from the begin to the end of each interval, in two widths.
+
+    Args:
+        title: The title of the chart.
+        text: What it shows, for who cannot see it.
+        rows: A label and its intervals, of which those with ``colours`` are several.
+        notes: What stands below it.
+        colours: Name of an interval to its colour; one for all where it is None.
+    """
+    high = len(rows) * _ROW + 44
+    last = max((each.end or 0.0 for _, row in rows for each in row), default=0.0) or 1e-9
+    used = {each.name for _, row in rows for each in row}
+    lines = [
+        {"name": f"{label}, {each.name}" if colours else label, "y": [round(each.end or 0.0, 4)]}
+        for label, row in rows
+        for each in row
+    ]
+    data: dict[str, object] = {"kind": "stages", "title": title.lower(), "lines": lines}
+    legend = [(name, colour) for name, colour in (colours or {}).items() if name in used]
+
+    def drawn(frame: Frame) -> Chart:
+        bars = "".join(_bar_row(place, label, row, last, frame, colours) for place, (label, row) in enumerate(rows))
+        size = (frame.width, frame.height)
+        return Chart(title, text, bars + axis_x(frame, (0.0, last), whole=False), size, data, legend, notes)
+
+    narrow = drawn(Frame(400, high, left=112, right=66, bottom=36))
+    return replace(drawn(Frame(1180, high, left=200, right=90, bottom=36)), wide=True, twin=narrow)
+
+
+def _bar_row(  # noqa: PLR0917  # those of `_interval_chart`, and the place
+    number: int, label: str, row: Sequence[Interval], last: float, frame: Frame, colours: Mapping[str, str] | None
+) -> str:
+    """Return a label, the bars of its intervals, and how long they took."""
+    longest = int((frame.left - 10) / _LETTER)
+    top = frame.top + number * _ROW
+    name = label if len(label) <= longest else f"{label[: longest - 1]}…"
+    svg = [f'<text x="{frame.left - 10}" y="{top + 17}" text-anchor="end">{shown(name)}</text>']
+    at = 0.0
+    for each in row:
+        x, at = place([each.begin, each.end or 0.0], (0.0, last), frame.inside[0]).tolist()
+        what = f"{label}, {each.name}" if colours else label
+        style = f"area {colours[each.name]}" if colours else "bar"
+        svg.append(
+            f'<g><title>{shown(what)}: {duration(each.seconds or 0.0)}</title><rect class="{style}" '
+            f'x="{frame.left + x:.1f}" y="{top + 4}" width="{max(0.0 if colours else 1.5, at - x):.1f}" '
+            f'height="{_ROW - 8}" rx="{0 if colours else 2}"/></g>'
+        )
+    took = (row[-1].end or 0.0) - row[0].begin if row else 0.0
+    end = frame.inside[0] if colours else at
+    return "".join([*svg, f'<text x="{frame.left + end + 8:.1f}" y="{top + 17}">{duration(took)}</text>'])
