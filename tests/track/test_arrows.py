@@ -14,6 +14,7 @@ BETWEEN_ROOMS = {("trackers.to_tensorboard", "foreign.protobuf"), ("trackers.to_
 # Modules at the top that put the rooms' work together, and the rooms that each uses.
 ASSEMBLERS = {
     "__init__": {"profiles", "trackers"},
+    "at_end": {"trackers"},
     "card": {"terminal"},
     "dispatch": {"over_ranks"},
     "history": {"effective", "trackers"},
