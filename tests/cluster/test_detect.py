@@ -368,6 +368,7 @@ BAD = [
     ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "2(x2)"}, {},
      ("2 counts", "SLURM_TASKS_PER_NODE", "3 hosts")),
     ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "two"}, {}, ("two",)),
+    ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "n1 x"}, {}, ("LSF job 7", "LSB_MCPU_HOSTS", "--hostfile")),
     ({"FLUX_JOB_ID": "f9"}, {}, ("job f9", "flux hostlist f9")),
 ]  # fmt: skip
 

@@ -179,6 +179,14 @@ def test_a_scheduler_without_a_handler_says_so_wherever_one_is_needed(tmp_path, 
         ("logs f2Xk", job, 2, f"{does_not} list them; ask its own commands for them."),
         ("launch -n 1 true", {**job, **chain}, 2, f"ezpz: {does_not} chain them; run `launch` without a chain"),
     ]
+    lsf = {"LSB_JOBID": "4711", "LSB_HOSTS": os.uname().nodename}
+    rows += [(words, lsf, code, said.replace("Flux", "LSF")) for words, more, code, said in rows if more == job]
+    rows += [
+        ("init", lsf, 2, "ezpz detects jobs of LSF but does not submit them; write the job script yourself"),
+        ("init lsf", {}, 2, "ezpz detects jobs of LSF but does not submit them; write the job script yourself"),
+        ("launch -n 1 true", {**lsf, **chain}, 2, "ezpz detects jobs of LSF but does not chain them; run"),
+        ("launch -n 1 /bin/true", lsf, 0, "1 rank on "),
+    ]
     for words, more, code, said in rows:
         done = run_cli([sys.executable, "-m", "ezpz", *words.split()], {**here, **more})
         assert (done.returncode, said in done.stdout + done.stderr) == (code, True), (words, more, done)

@@ -244,7 +244,7 @@ BAD = {
      r"unknown key: domain = .*\[site.x.recognise\]\); expected domains"),
     "a key of a variant": (NEW + "[[site.x.variant]]\nif = {}\n", "unknown key: if = "),
     "no scheduler": ('[site.x]\ndevice = "cpu"\n', "incomplete site: x has no scheduler"),
-    "a scheduler": ('[site.x]\nscheduler = "lsf"\n', "scheduler = 'lsf' .*expected one of 'flux', 'slurm', 'pbs'"),
+    "a scheduler": ('[site.x]\nscheduler = "sge"\n', "scheduler = 'sge' .*expected one of 'flux', 'slurm', 'pbs'"),
     "a launcher": (NEW + 'launcher = "prun"\n',
      "launcher = 'prun' .*expected one of 'local', 'impi', 'openmpi', 'pals'"),
     "a number": (NEW + 'cores = "64"\n', "cores = '64' .*whole number"),

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-KEPT = re.compile(r"(SLURM|PBS_|FLUX_)|(NCPUS|OMP_NUM_THREADS|CUDA_VISIBLE_DEVICES)\Z")
+KEPT = re.compile(r"(SLURM|PBS_|FLUX_|LSB_)|(NCPUS|OMP_NUM_THREADS|CUDA_VISIBLE_DEVICES)\Z")
 LEFT_OUT = re.compile(r"SLURM_CONF|SLURM_JWT|.*COOKIE|.*_PACK_GROUP_|.*PATH\Z")
 
 

@@ -13,7 +13,6 @@ ROOMS = {name.partition(".")[0] for name in FILES if "." in name}
 BETWEEN_ROOMS = {("trackers.to_tensorboard", "foreign.protobuf"), ("trackers.to_tensorboard", "foreign.tfevents")}
 # Modules at the top that put the rooms' work together, and the rooms that each uses.
 ASSEMBLERS = {
-    "__init__": {"profiles", "trackers"},
     "at_end": {"trackers"},
     "card": {"terminal"},
     "dispatch": {"over_ranks"},
@@ -58,9 +57,7 @@ def test_the_named_arrows_are_there():
     arrows = {(name, other) for name in FILES for other in imported(name)}
     assert arrows >= BETWEEN_ROOMS | UPWARDS
     used = {(name, other.partition(".")[0]) for name, other in arrows if "." in other}
-    assert {(name, room) for name, rooms in ASSEMBLERS.items() for room in rooms - {"profiles"}} - used <= {
-        ("__init__", "trackers")  # by its table of names
-    }
+    assert {(name, room) for name, rooms in ASSEMBLERS.items() for room in rooms} <= used
     assert {"compare", "effective", "foreign", "over_ranks", "profiles", "report", "terminal", "trackers"} == ROOMS
 
 

@@ -1392,7 +1392,7 @@ function ezpz__take_hosts {
 #     answers    is true where it answers on this host
 #     jobs HOST USER    prints `NAME JOB` for each running job there, `NAME/more JOB` for those that count where there
 #                       is no such line, or `late PROGRAM`
-function ezpz__schedulers { printf '%s\n' flux slurm pbs; }
+function ezpz__schedulers { printf '%s\n' flux slurm pbs lsf; }
 
 # ezpz__know NAME: sets the facts of a scheduler, empty for none.
 function ezpz__know {
@@ -1536,6 +1536,21 @@ function ezpz__qstat_hosts {
         for (j = n == k ? ranks[i] : 1; j > 0; j--) print host[i]
       }
     }'
+}
+
+function ezpz__lsf {
+  case "$1" in
+    facts) title=LSF variable=LSB_JOBID id="${LSB_JOBID:-}" daemons=sbatchd ;;
+    hosts)
+      format=lines from=LSB_DJOB_HOSTFILE
+      if [ -r "${LSB_DJOB_HOSTFILE:-}" ]; then file="$LSB_DJOB_HOSTFILE" text="$(command cat "$file")"; fi
+      if [ -n "$text" ]; then return 0; fi
+      from="LSB_DJOB_HOSTFILE, LSB_MCPU_HOSTS and LSB_HOSTS" file=''
+      text="$(printf '%s\n' "${LSB_MCPU_HOSTS:-}" | command awk '
+        { for (i = 1; i < NF; i += 2) for (j = $(i + 1); j > 0; j--) print $i }')"
+      if [ -z "$text" ]; then text="$(printf '%s\n' "${LSB_HOSTS:-}" | command tr ' ' '\n')"; fi
+      ;;
+  esac
 }
 
 # ---- job: hosts -----------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from pathlib import Path
 from ezpz.cli import make_verb_parser
 from ezpz.cli.shell import utils
 from ezpz.cli_parser import option, run_verb
-from ezpz.cluster import detect, probe
+from ezpz.cluster import SCHEDULERS, detect, probe
 from ezpz.cluster.job_file import WITHOUT_SCHEDULER, Asked, JobFile, options
-from ezpz.cluster.job_handler import handlers
+from ezpz.cluster.job_handler import handlers, lack
 from ezpz.cluster.scheduler import scheduler
 from ezpz.cluster.site import load, recognise
 from ezpz.errors import MachineError, UsageError, nearest
@@ -101,6 +101,8 @@ def _choose(word: str | None, environ: Mapping[str, str]) -> tuple[str, Site | N
     """
     if word in _SCRIPTS:
         return word, None, "from the command line"
+    if word in SCHEDULERS:
+        _kind_of(word, "the command line")
     sites = load(environ, probe.read)
     if word is not None:
         if word not in sites:
@@ -129,10 +131,7 @@ def _kind_of(name: str, who: str) -> str:
         return _LAPTOP
     if name in _SCRIPTS:
         return name
-    raise UsageError(
-        f"no job script for {name} (from {who}); expected one of {', '.join(_SCRIPTS)}. Write one that calls "
-        "`launch`, or name one of these."
-    )
+    raise UsageError(f"{lack(name, 'submit')} (from {who}), or name one of {', '.join(_SCRIPTS)}.")
 
 
 def script(name: str, site: Site | None) -> str:

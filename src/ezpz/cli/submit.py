@@ -329,8 +329,8 @@ def _machine(asked: Namespace, environ: Mapping[str, str]) -> _Machine:
         if find(programs[-1], environ):
             return _Machine(name, None, f"{programs[-1]} is here", True)
     for one in schedulers():
-        if any(find(program, environ) for program in one.programs):
-            _kind_of(one.name, f"{one.programs[0]} on PATH")
+        if found := [program for program in (*one.programs, *one.commands) if find(program, environ)]:
+            _kind_of(one.name, f"{found[0]} on PATH")
     raise MachineError(
         f"no scheduler here: {' and '.join(programs)} are not on PATH (from PATH); expected a login host of a cluster. "
         "Run it here with `launch COMMAND`, or look at a job file with `ezpz submit --dry-run --site SITE -- COMMAND`."

@@ -8,4 +8,4 @@ __getattr__, __dir__ = attach(__name__)
 
 # Detection order: Flux is started inside other schedulers' jobs and hides them; the process tree shows how the others
 # are nested.
-SCHEDULERS = ("flux", "slurm", "pbs")
+SCHEDULERS = ("flux", "slurm", "pbs", "lsf")

@@ -217,7 +217,7 @@ def not_listed(environ: Mapping[str, str]) -> list[str]:
     others = [one for one in schedulers() if handler(one.name) is None]
     here = [one for one in others if one.is_marked(environ)]
     if not here and not any(find(one.question("")[0], environ) for one in handlers()):
-        here = [one for one in others if any(find(program, environ) for program in one.programs)]
+        here = [one for one in others if any(find(program, environ) for program in (*one.programs, *one.commands))]
     return [lack(one.name, "list") for one in here]
 
 
