@@ -21,6 +21,7 @@ from signal import Signals
 import pytest
 
 import ezpz
+from ezpz import fields
 from ezpz.checkpoint import Checkpoints, choose, contents, describe, find_latest, storage
 from ezpz.checkpoint.manifest import Damaged, read_manifest
 from ezpz.errors import EzpzError, UsageError
@@ -184,7 +185,7 @@ def test_metadata_that_is_damaged_or_hostile_is_refused_and_runs_nothing(subtest
     for content, data in {"garbage": b"\x93garbage", "evil": pickle.dumps(Evil()), "dotted": dotted}.items():
         path.write_bytes(data)
         sizes, digests = {**said.files, ".metadata": len(data)}, {**said.sha256, ".metadata": sha256(data).hexdigest()}
-        (path.parent / "checkpoint.json").write_bytes(replace(said, files=sizes, sha256=digests).to_json())
+        (path.parent / "checkpoint.json").write_bytes(fields.replace(said, files=sizes, sha256=digests).to_json())
         model, checkpoints = make(saved)
         before = model.weight.clone()
         with subtests.test(content):
@@ -208,7 +209,7 @@ def forge(folder, index_of, data, kind=None, name="__1_0.distcp"):
     for file, content in {".metadata": pickle.dumps(metadata), "__1_0.distcp": data}.items():
         (folder / file).write_bytes(content)
         files[file], digests[file] = len(content), sha256(content).hexdigest()
-    (folder / "checkpoint.json").write_bytes(replace(said, files=files, sha256=digests).to_json())
+    (folder / "checkpoint.json").write_bytes(fields.replace(said, files=files, sha256=digests).to_json())
 
 
 def evil():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from time import monotonic
@@ -24,6 +23,7 @@ from ezpz.checkpoint.packing import NotPlainError, digest_of
 from ezpz.checkpoint.together import Together, raise_first
 from ezpz.dist.buffers import share_buffers
 from ezpz.errors import EzpzError, UsageError
+from ezpz.fields import replace
 from ezpz.log import get_logger
 from ezpz.progress import counted, patience
 from ezpz.save_requests import saved

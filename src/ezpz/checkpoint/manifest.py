@@ -17,15 +17,13 @@ import errno
 import json
 import os
 import re
-from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ezpz import __version__
+from ezpz import __version__, fields
 from ezpz.files import read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 __all__ = [
@@ -60,8 +58,18 @@ class WrittenFile(NamedTuple):
     sha256: str
 
 
-@dataclass(frozen=True)
-class Manifest:
+_COUNT, _TEXT = fields.Number(0, fields.FAR), fields.text_field()
+
+
+class SavedOptimizer(fields.Record):
+    """What `optimizers.objection` reads of an optimizer, among other things that are kept of it."""
+
+    kind: str = fields.text_field()
+    fresh: bool = fields.flag_field()
+    groups: list[int] = fields.list_field(_COUNT)
+
+
+class Manifest(fields.Record):
     """What ``checkpoint.json`` says.
 
     Attributes:
@@ -81,24 +89,24 @@ class Manifest:
         sha256: Digest of every file in hexadecimal digits; empty in what was saved with schema 1.
     """
 
-    step: int
-    number: int
-    saved: str
-    world_size: int
-    mesh: dict[str, int]
-    torch: str
-    ezpz: str
-    model: dict[str, list[Any]]
-    optimizer: dict[str, Any] | None
-    schedule: str
-    state: list[str]
-    own_objects: bool
-    files: dict[str, int]
-    sha256: dict[str, str]
+    step: int = fields.number_field(0)
+    number: int = fields.number_field(0)
+    saved: str = fields.text_field()
+    world_size: int = fields.number_field(1)
+    mesh: dict[str, int] = fields.map_field(fields.number_field(1))
+    torch: str = fields.text_field()
+    ezpz: str = fields.text_field()
+    model: dict[str, list[Any]] = fields.map_field(fields.Row((_TEXT, fields.list_field(_COUNT))))
+    optimizer: dict[str, Any] | None = fields.part_field(SavedOptimizer)
+    schedule: str = fields.text_field()
+    state: list[str] = fields.list_field(_TEXT)
+    own_objects: bool = fields.flag_field()
+    files: dict[str, int] = fields.map_field(_COUNT)
+    sha256: dict[str, str] = fields.map_field(_TEXT)
 
     def to_json(self) -> bytes:
         """Return the content of the file."""
-        text = json.dumps({"schema": SCHEMA, **asdict(self)})[:-1].encode()
+        text = json.dumps({"schema": SCHEMA, **fields.as_dict(self)})[:-1].encode()
         return text + f', "own_sha256": "{sha256(text).hexdigest()}"}}\n'.encode()
 
 
@@ -135,61 +143,25 @@ def read_manifest(folder: Path) -> Manifest:
         entries["sha256"] = {}
     elif entries.pop("own_sha256", None) is None or end is None:
         raise Damaged(f"{NAME} is damaged: its end is not the digest that schema {schema} has there")
-    try:
-        manifest = Manifest(**entries)
-    except TypeError:
-        raise Damaged(f"{NAME} has other entries than schema {schema}") from None
-    wrong = next((name for name, is_right in _KINDS.items() if not is_right(getattr(manifest, name))), None)
-    if wrong is None and schema > 1 and manifest.files.keys() != manifest.sha256.keys():
-        wrong = "sha256"
-    if wrong is not None:
-        raise Damaged(f"{NAME} has no usable {wrong!r}")
+    return _checked(entries, schema)
+
+
+def _checked(entries: dict[str, Any], schema: int) -> Manifest:
+    """Return a manifest of which the code that reads it needs to ask nothing."""
+    if entries.keys() != {*Manifest.NAMES}:
+        raise Damaged(f"{NAME} has other entries than schema {schema}")
+    for name, field in Manifest.CHECKS.items():
+        try:
+            if name != "optimizer" or entries[name] is not None:
+                field.check(entries[name])
+        except fields.Malformed as error:
+            raise Damaged(f"{NAME} has no usable {name!r}: {error}") from None
+    manifest = Manifest(**entries)
+    if any(name in {"", ".", ".."} or "/" in name or "\0" in name for name in manifest.files):
+        raise Damaged(f"{NAME} has no usable 'files': expected names of files in its folder")
+    if schema > 1 and manifest.files.keys() != manifest.sha256.keys():
+        raise Damaged(f"{NAME} has no usable 'sha256': expected a digest of each file")
     return manifest
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_table(value: object, is_entry: Callable[[Any], bool]) -> bool:
-    return isinstance(value, dict) and all(map(is_entry, value.values()))
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_tensor(value: Any) -> bool:
-    """Tell whether a value is a dtype and a shape."""
-    is_pair = isinstance(value, list) and len(value) == 2 and isinstance(value[1], list)
-    return is_pair and _is_text(value[0]) and all(map(_is_count, value[1]))
-
-
-def _is_optimizer(value: Any) -> bool:
-    if value is None:
-        return True
-    if not isinstance(value, dict) or not isinstance(value.get("groups"), list):
-        return False
-    return _is_text(value.get("kind")) and isinstance(value.get("fresh"), bool) and all(map(_is_count, value["groups"]))
-
-
-# What an entry must be, so that the code that reads it needs no question.
-_KINDS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("step", "number"), _is_count),
-    "world_size": lambda value: _is_count(value) and value > 0,
-    **dict.fromkeys(("saved", "torch", "ezpz", "schedule"), _is_text),
-    "mesh": lambda value: _is_table(value, lambda size: _is_count(size) and size > 0),
-    "model": lambda value: _is_table(value, _is_tensor),
-    "optimizer": _is_optimizer,
-    "state": lambda value: isinstance(value, list) and all(map(_is_text, value)),
-    "own_objects": lambda value: isinstance(value, bool),
-    "files": lambda value: _is_table(value, _is_count) and all(map(_is_file_name, value)),
-    "sha256": lambda value: _is_table(value, _is_text),
-}
-
-
-def _is_file_name(name: str) -> bool:
-    return bool(name) and name not in {".", ".."} and "/" not in name and "\0" not in name
 
 
 def unreadable(name: str, error: OSError) -> Unusable:
