@@ -125,15 +125,15 @@ def facts_of_a_run(data):
 
 
 def _columns():
-    """The line of a block without its sum, a newline, and the data."""
+    """The object of a block's line, a newline, and the data."""
     part = Stretch(0, 0)
     read_stretch(JOURNAL, part, ("", 0))
     block = pack(part, zlib.crc32(JOURNAL))
     return block.head + b"\n" + block.read(0, block.size)
 
 
-@target(inputs=25, seeds=[_columns()], words=[b'"float"', b'"str"', b'"late":', b'"attempt":null', b'"bytes":'])
+@target(inputs=25, seeds=[_columns()], words=[b'"float"', b'"json str"', b'"windows":', b'"records":', b'"size":'])
 def columns_of_a_run(data):
     head, _, rest = data.partition(b"\n")
     total = zlib.crc32(rest, zlib.crc32(head))  # whoever wants to do harm writes a sum that is right
-    return _ends(JOURNAL, json.dumps(FACTS).encode(), b'%b,"sum":%d}\n%b' % (head, total, rest))
+    return _ends(JOURNAL, json.dumps(FACTS).encode(), b"[%d,%b]\n%b" % (total, head, rest))

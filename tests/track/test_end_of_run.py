@@ -115,7 +115,7 @@ BROKEN = {
     "nothing": ("", set(), 0),
     "what ranks have on their way": ("dispatch.Onward.finish = broken", set(), 1),
     "what steps saw": ("seen.Keeper.write = broken", set(), 1),
-    "the columns": ("growing.Growing.finish = broken", set(), 1),
+    "the columns": ("stored.Columns.grow = broken", set(), 1),
     "reading the journal": ("writer.open_run = broken", {"train.h5", "report.html", "loss.txt", "loss.png"}, 1),
     "the HDF5 file": ("dataset.write_dataset = broken", {"train.h5"}, 1),
     "HDF5 itself": ("dataset._attach = broken", {"train.h5"}, 1),
@@ -145,7 +145,7 @@ BROKEN = {
 WITH_A_BROKEN_PART = """
 import logging, sys
 from ezpz import track
-from ezpz.track import card, curves, dataset, dispatch, growing, history, plots, report, seen, speed, writer
+from ezpz.track import card, curves, dataset, dispatch, history, plots, report, seen, speed, stored, writer
 from ezpz.track.trackers import chosen
 def broken(*_, **__):
     raise ArithmeticError("no luck today")

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.track import growing, stored
+from ezpz.track import stored
 from ezpz.track.distribution import Histogram
-from ezpz.track.growing import Growing
 from ezpz.track.journal import Journal, Keeper
 from ezpz.track.records import iter_journal, read_journal
 from ezpz.track.stored import COLUMNS, known_blocks, read_stored
@@ -24,10 +23,8 @@ SMALL = 300  # bytes of a journal in a block
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    for module in (growing, stored):
-        monkeypatch.setattr(module, "STRETCH", SMALL)
-    monkeypatch.setattr(growing, "_MOST_WAITING", 64)
-    monkeypatch.setattr(growing, "_SECONDS", 60.0)  # this machine may be busy
+    monkeypatch.setattr(stored, "STRETCH", SMALL)
+    monkeypatch.setattr(stored, "_SHARE", 60.0)  # this machine may be busy
 
 
 def shown(table):
@@ -37,18 +34,14 @@ def shown(table):
     return table.steps, table.attempts, table.times, cells
 
 
-def held(folder, *, whole=True):
-    """How many bytes of the journal the file of columns stands for, and whether it is sealed."""
+def held(folder):
+    """How many bytes of the journal the file of columns stands for, and whether it is newer than the journal."""
     path = Path(folder, "metrics.jsonl")
-    about = path.stat()
     with path.open("rb") as file:
-        blocks, sealed, length = known_blocks(
-            f"{folder}/{COLUMNS}",
-            lambda start, size: os.pread(file.fileno(), size, start),
-            [about.st_size, about.st_mtime_ns],
+        blocks, is_newer = known_blocks(
+            f"{folder}/{COLUMNS}", lambda start, size: os.pread(file.fileno(), size, start), path.stat()
         )
-    assert not blocks or not whole or length == Path(folder, COLUMNS).stat().st_size
-    return blocks[-1].end if blocks else 0, sealed
+    return blocks[-1].end if blocks else 0, is_newer
 
 
 def agree(folder):
@@ -76,7 +69,7 @@ def write(journal, first, count, seed=0):
             journal.write_ranks(step, content)
 
 
-COLUMNS_OF = {}  # the columns that each open journal writes, as its thread would be given them
+WORK = {}  # what each open journal's thread would do once a second
 
 
 class Still(Keeper):
@@ -84,7 +77,7 @@ class Still(Keeper):
 
     def __init__(self, sync, work, look):
         super().__init__(sync, work, look)
-        COLUMNS_OF[sync.__self__] = work.__self__
+        WORK[sync.__self__] = work
 
     def start(self):
         self.is_on = True
@@ -92,18 +85,14 @@ class Still(Keeper):
 
 def work(journal):
     """Do what the journal's thread does once a second."""
-    COLUMNS_OF[journal].work()
-
-
-def is_behind(journal):
-    return COLUMNS_OF[journal].is_behind
+    WORK[journal]()
 
 
 @pytest.fixture
 def _no_thread(monkeypatch):
     monkeypatch.setattr("ezpz.track.journal.Keeper", Still)
     yield
-    COLUMNS_OF.clear()
+    WORK.clear()
 
 
 @pytest.fixture
@@ -117,14 +106,13 @@ def again(tmp_path):
     return Journal(tmp_path / "metrics.jsonl")
 
 
-def test_columns_follow_the_journal_and_are_sealed_at_its_end(journal, tmp_path):
+def test_columns_follow_the_journal_and_are_complete_at_its_end(journal, tmp_path):
     write(journal, 0, 100)
     assert agree(tmp_path) == (0, False)
     work(journal)
-    done, sealed = agree(tmp_path)
+    done, _ = agree(tmp_path)
     size = Path(journal.path).stat().st_size
     assert size - 2 * SMALL < done <= size
-    assert not sealed
     write(journal, 100, 100)
     journal.close()
     assert agree(tmp_path) == (Path(journal.path).stat().st_size, True)
@@ -139,7 +127,6 @@ def test_a_short_run_has_no_columns_nor_when_it_is_started_again(journal, tmp_pa
     second = again(tmp_path)
     second.write(1, {"loss": 0.25})
     work(second)
-    assert not is_behind(second)
     second.write(2, {"loss": 0.125})
     second.close()
     assert not (tmp_path / COLUMNS).exists()
@@ -158,7 +145,7 @@ def test_a_row_of_a_late_value_counts_as_it_did(journal, tmp_path):
     assert len(table) == 30
 
 
-def test_a_run_that_is_started_again_adds_to_its_columns(journal, tmp_path, monkeypatch):
+def test_a_run_that_is_started_again_adds_to_its_columns(journal, tmp_path):
     write(journal, 0, 100)
     journal.close()
     first = (tmp_path / COLUMNS).stat().st_size
@@ -190,12 +177,8 @@ def test_a_folder_of_an_older_version_gets_columns_while_it_goes_on(tmp_path):
     )
     (tmp_path / "metrics.jsonl").write_text(rows + '[1]\n{"v":1,')
     opened = again(tmp_path)
-    work(opened)
-    assert is_behind(opened)  # the line that was torn has no end yet
-    write(opened, 99, 1)
-    work(opened)
-    assert not is_behind(opened)
-    write(opened, 100, 40)
+    work(opened)  # the line that was torn has no end yet
+    write(opened, 99, 41)
     work(opened)
     assert agree(tmp_path)[0] > len(rows)
     blocks = read_stored(str(tmp_path), lambda: False).blocks
@@ -211,7 +194,6 @@ def test_what_somebody_else_wrote_into_the_journal_is_not_taken_for_a_row(journa
         file.write("a line of somebody else\n")
     write(journal, 50, 100)
     work(journal)
-    assert not is_behind(journal)  # it was, and has caught up
     write(journal, 150, 30)
     work(journal)
     done, _ = agree(tmp_path)
@@ -257,7 +239,7 @@ def test_columns_that_cannot_be_written_cost_one_warning_and_no_row(journal, tmp
     work(journal)
     assert agree(tmp_path)[0] == 0  # not tried with each row
     later = time.monotonic() + 3600
-    monkeypatch.setattr(growing, "monotonic", lambda: later)
+    monkeypatch.setattr(stored, "monotonic", lambda: later)
     work(journal)
     assert agree(tmp_path)[0] > 0
     write(journal, 120, 30)
@@ -276,36 +258,33 @@ def test_a_journal_that_was_emptied_gets_columns_of_its_own(journal, tmp_path):
     assert agree(tmp_path) == (Path(second.path).stat().st_size, True)
 
 
-def test_a_signal_in_the_middle_of_a_row_leaves_nothing_in_a_wrong_order(journal, tmp_path, monkeypatch):
-    write(journal, 0, 30)
-    real, calls = Growing.add, []
-
-    def interrupted(self, size, *what):
-        calls.append(size)
-        if len(calls) == 3:
-            journal.write(1000, {"loss": 0.5})  # a handler that writes, between a row's line and its place in a column
-        return real(self, size, *what)
-
-    monkeypatch.setattr(Growing, "add", interrupted)
-    write(journal, 30, 60)
+def test_a_journal_that_is_far_ahead_is_followed_a_bit_each_second(journal, tmp_path, monkeypatch):
+    write(journal, 0, 100)
+    monkeypatch.setattr(stored, "_SHARE", -1.0)
     work(journal)
-    assert agree(tmp_path)[0] > 0
-    journal.close()
-    assert agree(tmp_path)[1]
+    assert agree(tmp_path)[0] == 0
+    monkeypatch.setattr(stored, "_SHARE", 60.0)
+    work(journal)
+    assert agree(tmp_path)[0] > Path(journal.path).stat().st_size - 2 * SMALL
 
 
-def test_a_slow_disk_lets_no_rows_pile_up_in_memory(journal, tmp_path):
-    write(journal, 0, 600)
-    assert is_behind(journal)  # what was too much to keep is read again, in the journal
-    for _ in range(20):
+def test_columns_that_somebody_removes_or_edits_are_made_again(journal, tmp_path):
+    for first, done in enumerate((b"", b"[1,{}]\n", None)):
+        write(journal, 60 * first, 60)
         work(journal)
+        if done is None:
+            (tmp_path / COLUMNS).unlink()
+        else:
+            (tmp_path / COLUMNS).write_bytes(done)
+    write(journal, 180, 60)
+    work(journal)
     assert agree(tmp_path)[0] > Path(journal.path).stat().st_size - 2 * SMALL
 
 
 KILLED = """
 import os, random, sys
-from ezpz.track import growing, journal, stored
-growing.STRETCH = stored.STRETCH = 2000
+from ezpz.track import journal, stored
+stored.STRETCH = 2000
 journal._EVERY = 0.01
 opened = journal.Journal(sys.argv[1])
 step = opened.next_step
@@ -321,8 +300,7 @@ while True:
 
 @pytest.mark.slow
 def test_kill_9_at_any_moment_leaves_columns_and_a_tail_that_are_the_journal(tmp_path, monkeypatch):
-    for module in (growing, stored):
-        monkeypatch.setattr(module, "STRETCH", 2000)
+    monkeypatch.setattr(stored, "STRETCH", 2000)
     done, first = 0, 0
     for number in range(6):
         process = subprocess.Popen(
@@ -335,6 +313,6 @@ def test_kill_9_at_any_moment_leaves_columns_and_a_tail_that_are_the_journal(tmp
         rest = read_stored(str(tmp_path), lambda: False)
         assert shown(table_of(rest.blocks)) == shown(gather(read_journal(tmp_path)))
         first = max(table_of(rest.blocks).steps) + 1
-        last, done = done, held(tmp_path, whole=False)[0]
+        last, done = done, held(tmp_path)[0]
         assert done >= last
     assert done > 0

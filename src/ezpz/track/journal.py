@@ -20,9 +20,9 @@ from weakref import WeakSet
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import make_closed_folder, open_regular
 from ezpz.log import get_logger
-from ezpz.track.growing import Growing
 from ezpz.track.guard import guarded
 from ezpz.track.records import VERSION, last_row
+from ezpz.track.stored import Columns
 from ezpz.track.values import Value, encode
 from ezpz.track.whereabouts import copy_whole, free_folders, is_at, path_of
 from ezpz.track.writer_lock import hold
@@ -37,7 +37,7 @@ _EVERY = 1.0  # seconds: what a crash of the host may cost
 
 
 class Keeper:
-    """Calls three functions once a second, two of them while there is something to do; `sync` may set ``due`` again.
+    """Calls a function once a second, two more while there is something to do; `sync` may set ``due`` again.
 
     The thread starts with the first row, so a history that records nothing has none, and ends with the program.
 
@@ -46,14 +46,13 @@ class Keeper:
         is_on: Whether `start` was called.
     """
 
-    def __init__(self, sync: Callable[[], None], work: Callable[[], None], look: Callable[[], None] = bool) -> None:  # type: ignore[assignment]  # nothing
+    def __init__(self, sync: Callable[[], None], work: Callable[[], None], look: Callable[[], None]) -> None:
         self.due = False
         self.is_on = False
         self._sync = sync
         self._work = work
         self._look = look
-        self._wake = Event()
-        self._has_ended = False
+        self._end = Event()
         self._thread: Thread | None = None
 
     def start(self) -> None:
@@ -66,29 +65,16 @@ class Keeper:
             self._thread = None
 
     def _run(self) -> None:
-        following = monotonic() + _EVERY
-        while True:
-            self._wake.wait(max(0.0, following - monotonic()))
-            self._wake.clear()
-            if self._has_ended:
-                return
-            if monotonic() >= following:
-                following = monotonic() + _EVERY
-                self._look()
-                if not self.due:
-                    continue
+        while not self._end.wait(_EVERY):
+            self._look()
+            if self.due:
                 self.due = False  # before the sync: a row that is written meanwhile is due again
                 self._sync()
-            self._work()
-
-    def hurry(self) -> None:
-        """Let the thread do its other work now; the disk is not asked more often for that."""
-        self._wake.set()
+                self._work()
 
     def end(self) -> None:
         """Let the thread end, and wait for a sync that is under way."""
-        self._has_ended = True
-        self._wake.set()
+        self._end.set()
         if self._thread is not None:
             self._thread.join()
 
@@ -165,9 +151,9 @@ class Journal:
         step, attempt = last_row(self.path) or (-1, 0)
         self.next_step, self.attempt = step + 1, attempt + 1
         self._attempt = f'"a":{self.attempt},' if self.attempt > 1 else ""
-        self._columns = Growing(self.path, self._fd, self.attempt, self._lock)
+        self._columns = Columns(self._fd)
         self._folder = os.stat(os.path.dirname(self.path) or ".")  # noqa: PTH116, PTH120  # strings are all there is
-        self._keeper = Keeper(self._sync_once, self._columns.work, self.follow)
+        self._keeper = Keeper(self._sync_once, lambda: self._columns.grow(self.path), self.follow)
         _open_here.add(self)
 
     def write(self, step: int, values: Mapping[str, Value]) -> None:
@@ -180,7 +166,6 @@ class Journal:
         Raises:
             TrackError: An int has so many digits that Python refuses to print it.
         """
-        plain = values
         # Encoding walks over the metrics once more; rows of finite numbers, nearly all, can do without.
         for value in values.values():
             kind = type(value)
@@ -188,27 +173,26 @@ class Journal:
             if (kind is float and value - value != 0.0) or (kind is not float and kind is not int and kind is not bool):  # type: ignore[operator]
                 values = {key: encode(item) for key, item in values.items()}  # type: ignore[misc]  # JSON's own types
                 break
-        self._append(step, "", values, plain)
+        self._append(step, "", values)
 
     def write_late(self, step: int, values: Mapping[str, Value]) -> None:
         """Append values of an earlier row of this step."""
-        content = {key: encode(value) for key, value in values.items()}
-        self._append(step, "late", content, values)
+        self._append(step, "late", {key: encode(value) for key, value in values.items()})
 
     def write_ranks(self, step: int, content: Mapping[str, object]) -> None:
         """Append a window over all ranks, as `ezpz.track.over_ranks.across` hands it over: JSON already."""
-        self._append(step, "ranks", content, {})
+        self._append(step, "ranks", content)
 
     def write_sections(self, step: int, seconds: Mapping[str, float]) -> None:
         """Append what sections have taken since the last such record (`ezpz.progress.take_spent`), by name."""
-        self._append(step, "sections", {name: round(taken, 6) for name, taken in seconds.items()}, {})
+        self._append(step, "sections", {name: round(taken, 6) for name, taken in seconds.items()})
 
     def write_seen(self, step: int, content: Mapping[str, object]) -> None:
         """Append what steps up to this one saw, as `ezpz.track.seen` hands it over: JSON already."""
-        self._append(step, "seen", content, {})
+        self._append(step, "seen", content)
 
-    def _append(self, step: int, kind: str, content: Mapping[str, object], values: Mapping[str, Value]) -> None:
-        """Append a line whose metrics are ``content`` in JSON; ``values`` are the same as they were given."""
+    def _append(self, step: int, kind: str, content: Mapping[str, object]) -> None:
+        """Append a line whose metrics are ``content``."""
         now = time()
         try:
             text = f'{{"v":{VERSION},"t":{now!r},"step":{step},{self._attempt}{_KINDS[kind]}"m":{_dumps(content)}}}\n'
@@ -216,14 +200,10 @@ class Journal:
             raise TrackError(
                 f"cannot record step {step} (from History.update): {error}; expected shorter ints."
             ) from error
-        columns = self._columns
         with self._lock:
             if self._fd < 0:  # another thread's, after the end of the run, which has said what is missing
                 return
             self._rows += not kind
-            if columns.is_busy:  # a signal's handler, in the middle of a row of this thread
-                columns.skip()
-            columns.is_busy = True
             data = b"\n" * self._torn + text.encode()
             self._torn = False
             if self._waiting:
@@ -232,10 +212,6 @@ class Journal:
             if rest:
                 self._hold(step, rest)
                 self._tell_waiting()
-                columns.skip()
-            elif columns.add(len(data), now, step, kind, values):
-                self._keeper.hurry()
-            columns.is_busy = False
         self._keeper.due = True
         if not self._keeper.is_on:
             self._keeper.start()
@@ -270,7 +246,6 @@ class Journal:
         if self._is_emptying:  # a signal's handler, in the middle of this
             return
         self._is_emptying = True
-        self._columns.skip()
         first, count = self._waiting[0][0], 0
         try:
             while self._waiting:
@@ -331,9 +306,7 @@ class Journal:
             folder = os.path.dirname(before)  # noqa: PTH120  # as above
             word = "replaced" if os.path.exists(before) else word  # noqa: PTH110  # as above
             self.path = self._renamed() or before
-            if self.path != before:
-                self._columns.follow(self.path, anew=False)
-            elif not self._begin_anew(folder):
+            if self.path == before and not self._begin_anew(folder):
                 return
         now = os.path.dirname(self.path)  # noqa: PTH120  # as above
         if self._on_folder is not None:
@@ -384,7 +357,6 @@ class Journal:
             if made >= 0:
                 os.close(made)
         self.path = path
-        self._columns.follow(path, anew=True)
         self._keeper.due = True
         return True
 
@@ -414,7 +386,7 @@ class Journal:
             self._not_before = -_QUIET
             self.follow()
             self.sync()
-            self._columns.finish()
+            self._columns.grow(self.path, at_end=True)
             with self._lock:
                 self._forget()
 
@@ -423,7 +395,6 @@ class Journal:
         with suppress(OSError):
             os.close(self._fd)
         self._fd = -1
-        self._columns.close()
 
 
 _open_here: WeakSet[Journal] = WeakSet()

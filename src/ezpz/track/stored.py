@@ -2,7 +2,7 @@
 
 ``metrics.columns`` replaces the journal as far as its sums agree (`ezpz.track.blocks`); the rest is read as JSON. A
 long journal without columns, such as those of older versions, gets them written beside it, where the folder may be
-written and no process writes the run.
+written and no process writes the run. The thread of a journal that is being written adds a block for each MiB.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import zlib
 from contextlib import suppress
+from errno import ENOSPC
+from time import monotonic
 from weakref import finalize
 
 from ezpz.errors import TrackError
-from ezpz.files import Replacement, open_regular
-from ezpz.track.blocks import STRETCH, Block, Stretch, pack, read_blocks, seal, sums_agree
+from ezpz.files import Replacement, open_closed, open_regular
+from ezpz.track.blocks import STRETCH, Block, Stretch, pack, read_blocks, sums_agree
 from ezpz.track.records import LONGEST_LINE, is_full, no_line, parse, read_stretch, tell_passed_over
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from ezpz.track.records import Row
 
 COLUMNS = "metrics.columns"
+_SHARE = 0.5  # seconds of each second that the columns of a running run may take
+_PAUSE = 60.0  # seconds after a failure until the next attempt
 
 
 class Stored:
@@ -113,9 +117,8 @@ def read_stored(folder: str, may_write: Callable[[], bool], *, tell: bool = True
         about = os.fstat(journal.descriptor)
     except OSError as error:
         raise TrackError(f"cannot read the journal {name}: {error.strerror}; expected a metrics.jsonl.") from error
-    was = [about.st_size, about.st_mtime_ns]
     path = f"{folder}/{COLUMNS}"
-    blocks, sealed, length = known_blocks(path, journal.read, was)
+    blocks, is_newer = known_blocks(path, journal.read, about)
     known = len(blocks)
     start = blocks[-1].end if blocks else 0
     lines = sum(block.lines for block in blocks)
@@ -124,12 +127,12 @@ def read_stored(folder: str, may_write: Callable[[], bool], *, tell: bool = True
         start = part.end
     if tell:
         _tell(name, blocks)
-    if start >= STRETCH and (len(blocks) > known or not sealed) and may_write():
+    if start >= STRETCH and (len(blocks) > known or not is_newer) and may_write():
         with suppress(OSError):  # no room, or not allowed: the next reader has the same work
             if len(blocks) > known:
                 _write(path, blocks)
             else:
-                _seal(path, length, was)
+                os.utime(path)  # all sums agree: the next reader need not compare them
     return Stored(blocks, start, journal.read, (about.st_dev, about.st_ino))
 
 
@@ -144,34 +147,29 @@ class _Reader:
         return os.pread(self.descriptor, size, start)
 
 
-def known_blocks(path: str, journal: Callable[[int, int], bytes], was: list[int]) -> tuple[list[Block], bool, int]:
+def known_blocks(path: str, journal: Callable[[int, int], bytes], about: os.stat_result) -> tuple[list[Block], bool]:
     """Return the blocks of a file that stand for a journal as it is now.
 
     Args:
         path: The file of columns; one that is not there has none.
         journal: Returns so many bytes of the journal from an offset on.
-        was: Size and modification time of the journal.
+        about: What the system knows of the journal.
 
     Returns:
-        The blocks; whether the file was complete when the journal was as it is now; and how many bytes of the file are
-        these blocks and no more.
+        The blocks; and whether the file is newer than the journal, so that the ends were enough to compare.
     """
     try:
         reader = _Reader(path)
+        is_newer = os.fstat(reader.descriptor).st_mtime_ns >= about.st_mtime_ns
         with open(path, "rb", opener=open_regular) as file:  # a string is all that is needed
-            found, sealed, position = read_blocks(file, reader.read)
+            found = read_blocks(file, reader.read)
     except OSError:
-        return [], False, 0
-    is_sealed = sealed == was
-    blocks: list[Block] = []
+        return [], False
     for number, block in enumerate(found):
-        # Of a sealed file the ends are enough: that it is of this journal at all.
-        needed = not is_sealed or number in {0, len(found) - 1}
-        if block.end > was[0] or (needed and not sums_agree(block, journal)):
-            is_sealed = False
-            break
-        blocks.append(block)
-    return blocks, is_sealed, position if len(blocks) == len(found) else blocks[-1].stop if blocks else 0
+        needed = not is_newer or number in {0, len(found) - 1}
+        if block.end > about.st_size or (needed and not sums_agree(block, journal)):
+            return found[:number], False
+    return found, is_newer
 
 
 def stretches(
@@ -219,18 +217,79 @@ def _tell(name: str, blocks: list[Block]) -> None:
 
 
 def _write(path: str, blocks: list[Block]) -> None:
-    """Write columns in one move, without waiting for the disk; whoever reads them next compares the sums."""
+    """Write columns in one move, without waiting for the disk."""
     with Replacement(path, closed=True) as file:
         for block in blocks:
             file.write(block.whole())
 
 
-def _seal(path: str, length: int, was: list[int]) -> None:
-    """Seal a file all of whose sums agree, as soon as it is on the disk."""
-    descriptor = open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-        if os.fstat(descriptor).st_size == length:
-            os.write(descriptor, seal(*was))
-    finally:
-        os.close(descriptor)
+class Columns:
+    """The columns beside a journal that is being written.
+
+    They may fail altogether. That costs one warning, and readers some time; the journal continues.
+
+    Args:
+        descriptor: The journal, open for reading too.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._done = 0  # bytes of the journal that the blocks of the file stand for
+        self._lines = 0  # of the journal, in all blocks
+        self._at = ("", -1)  # the file of columns, and its length
+        self._not_before = 0.0
+        self._has_warned = False
+
+    def grow(self, journal: str, *, at_end: bool = False) -> None:
+        """Add a block for each whole MiB that the journal has grown by, as far as there is time.
+
+        Args:
+            journal: Its path.
+            at_end: Add the rest too: nothing will be written any more.
+        """
+        size = os.fstat(self._descriptor).st_size
+        if size < STRETCH or (size - self._done < STRETCH and not at_end) or monotonic() < self._not_before:
+            return
+        path = os.path.join(os.path.dirname(journal), COLUMNS)  # noqa: PTH118, PTH120  # strings are all there is
+        try:
+            self._add(path, journal, size, at_end=at_end)
+        # Whatever it is: the thread that comes here also has the journal's rows put on the disk.
+        except Exception as error:  # noqa: BLE001
+            self._not_before = monotonic() + _PAUSE
+            self._tell(path, journal, error)
+
+    def _add(self, path: str, journal: str, size: int, *, at_end: bool) -> None:
+        start = monotonic()
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        with open(path, "ab", opener=lambda name, _: open_closed(name, flags)) as file:
+            if self._at != (path, file.tell()):  # another one than we have left
+                blocks, _ = known_blocks(path, self._read, os.fstat(self._descriptor))
+                file.truncate(blocks[-1].stop if blocks else 0)
+                self._done, self._lines = blocks[-1].end if blocks else 0, sum(block.lines for block in blocks)
+            while at_end or (size - self._done >= STRETCH and monotonic() - start < _SHARE):
+                part, crc = next(stretches(self._read, self._done, size, journal, self._lines), (None, 0))
+                if part is None:
+                    break
+                self._at = ("", -1)  # until it is written
+                data = pack(part, crc).whole()
+                if os.write(file.fileno(), data) < len(data):
+                    raise OSError(ENOSPC, "No space left on device")
+                self._at = (path, file.seek(0, os.SEEK_END))
+                self._done, self._lines = part.end, self._lines + part.lines
+            if at_end:
+                os.fsync(file.fileno())
+
+    def _read(self, start: int, size: int) -> bytes:
+        return os.pread(self._descriptor, size, start)
+
+    def _tell(self, path: str, journal: str, error: Exception) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        from ezpz.log import get_logger  # `logging` costs 10 ms, which only a warning needs
+
+        reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        get_logger(__name__).warning(
+            f"cannot write {path}: {reason}. Training continues, and {journal} has every row; reading this run takes "
+            "longer."
+        )

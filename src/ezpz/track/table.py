@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.errors import TrackError
-from ezpz.track.blocks import Stretch, pack
+from ezpz.track.blocks import OF_RECORDS, Stretch, pack
 from ezpz.track.values import Histogram, checked
 
 if TYPE_CHECKING:
@@ -17,17 +17,8 @@ if TYPE_CHECKING:
     from ezpz.track.records import Row
     from ezpz.track.values import Value
 
-_DTYPES = {"float": "<f8", "int": "<i8", "bool": "u1"}
-_TYPES: dict[str, type] = {
-    "float": float,
-    "int": int,
-    "bool": bool,
-    "digits": int,
-    "str": str,
-    "list": list,
-    "histogram": Histogram,
-}
-_KINDS = tuple(_TYPES)
+_DTYPES = {"float": "<f8", "int": "<i8"}
+_TYPES: dict[str, type] = {kind.__name__: kind for kind in (float, int, bool, str, list, Histogram)}
 
 
 class _Part(NamedTuple):
@@ -96,26 +87,9 @@ class Cells:
         return of_rows if index is None else of_rows[index]
 
     @cached_property
-    def _codes(self) -> Any:
-        """Array of shape (count,) that says which of `_KINDS` each value is; None where all are of the first part's."""
-        import numpy as np
-
-        if len({part.column.kind for part in self._parts}) <= 1:
-            return None
-        codes = np.concatenate(
-            [np.full(part.column.held, _KINDS.index(part.column.kind), dtype=np.uint8) for part in self._parts]
-        )
-        _, places = self._chosen
-        return codes if places is None else codes[places]
-
-    @cached_property
     def kinds(self) -> frozenset[type]:
         """The types of the values: ``float``, ``int``, ``bool``, ``str``, ``list``, ``Histogram``."""
-        import numpy as np
-
-        if self._codes is None:
-            return frozenset([_TYPES[self._parts[0].column.kind]] if self.count else [])
-        return frozenset(_TYPES[_KINDS[code]] for code in np.unique(self._codes).tolist())
+        return frozenset().union(*(_types(part.column.kind) for part in self._parts)) if self.count else frozenset()
 
     @property
     def are_numbers(self) -> bool:
@@ -123,19 +97,14 @@ class Cells:
         return self.kinds <= {float, int, bool}
 
     def array(self) -> Any:
-        """Return the values as an array of float64, int64 or bool of shape (count,); None if none of these fits all."""
+        """Return the values as an array of float64 or int64 of shape (count,); None if none of these fits all."""
         import numpy as np
 
-        if self._codes is not None or self._parts[0].column.kind not in _DTYPES:
+        kinds = {part.column.kind for part in self._parts}
+        if len(kinds) > 1 or not kinds <= set(_DTYPES):
             return None
-        kind = self._parts[0].column.kind
-        values: Any = np.empty(sum(part.column.held for part in self._parts), dtype=_DTYPES[kind])
-        start = 0
-        for part in self._parts:
-            values[start : start + part.column.held] = _numbers_in(part)
-            start += part.column.held
+        values = np.concatenate([_numbers_in(part) for part in self._parts])
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
-        values = values.view(np.bool_) if kind == "bool" else values
         _, places = self._chosen
         return values if places is None else values[places]
 
@@ -188,6 +157,10 @@ class Cells:
         return Cells(self._parts, self._records, rows if self._rows is None else _through(self._rows, rows))
 
 
+def _types(kind: str) -> frozenset[type]:
+    return frozenset(_TYPES[name] for name in kind.split() if name in _TYPES)
+
+
 def _through(first: Any, second: Any) -> Any:
     import numpy as np
 
@@ -217,14 +190,12 @@ def _numbers_in(part: _Part) -> Any:
 def _values_in(part: _Part) -> list[Value]:
     column = part.column
     if column.kind in _DTYPES:
-        numbers = _numbers_in(part)
-        return list((numbers.astype(bool) if column.kind == "bool" else numbers).tolist())
-    lines = _bytes_of(part.block, column.start, column.size).splitlines()
+        return list(_numbers_in(part).tolist())
     try:
-        values = [checked(value) for value in json.loads(b"[" + b",".join(lines) + b"]")]
+        values = [checked(value) for value in json.loads(_bytes_of(part.block, column.start, column.size))]
     except (ValueError, RecursionError, TypeError):
         values = []
-    if len(values) != column.held or any(type(value) is not _TYPES[column.kind] for value in values):
+    if len(values) != column.held or not set(map(type, values)) <= _types(column.kind):
         raise _damaged(column.key)
     return values
 
@@ -338,38 +309,36 @@ def table_of(blocks: Sequence[Block]) -> Table:
     """
     import numpy as np
 
-    records = sum(block.records for block in blocks)
-    times: Any = np.empty(records)
-    steps: Any = np.empty(records, np.int64)
-    attempts: Any = np.empty(records, np.int64)
-    late: Any = np.zeros(records, np.bool_) if any(block.late for block in blocks) else None
     parts: dict[str, list[_Part]] = {}
-    first = 0
+    records = 0
     for block in blocks:
-        number, stop = block.records, first + block.records
-        times[first:stop] = np.frombuffer(_bytes_of(block, 0, 8 * number), dtype="<f8")
-        steps[first:stop] = np.frombuffer(_bytes_of(block, 8 * number, 8 * number), dtype="<i8")
-        offset = 16 * number
-        if block.attempt is None:
-            attempts[first:stop] = np.frombuffer(_bytes_of(block, offset, 8 * number), dtype="<i8")
-            offset += 8 * number
-        else:
-            attempts[first:stop] = block.attempt
-        if block.late and late is not None:
-            numbers = np.frombuffer(_bytes_of(block, offset, 4 * block.late), dtype="<u4")
-            if int(numbers.max()) >= number:
-                raise _damaged("late")
-            late[first + numbers.astype(np.int64)] = True
         for column in block.columns:
-            parts.setdefault(column.key, []).append(_Part(block, column, first))
-        first = stop
-    if late is None:
+            parts.setdefault(column.key, []).append(_Part(block, column, records))
+        records += block.records
+    times, steps, attempts, late = _of_records(blocks, records)
+    if not late.any():
         return Table(steps, times, attempts, {key: Cells(held, records, None) for key, held in parts.items()})
-    rows, is_row = _rows_of(steps, attempts, late)
+    rows, is_row = _rows_of(steps, attempts, late.astype(np.bool_))
     cells = {key: Cells(held, records, rows) for key, held in parts.items()}
     # In the order of rows, as they are when all has come: a late value belongs to an early row.
     order = sorted(cells, key=lambda key: int(cells[key].index_array[0]))
     return Table(steps[is_row], times[is_row], attempts[is_row], {key: cells[key] for key in order})
+
+
+def _of_records(blocks: Sequence[Block], records: int) -> list[Any]:
+    """Return times, steps, attempts and marks of late values of all records."""
+    import numpy as np
+
+    arrays: list[Any] = [np.empty(records, kind) for kind in OF_RECORDS.values()]
+    first = 0
+    for block in blocks:
+        offset, last = 0, first + block.records
+        for whole in arrays:
+            size = whole.itemsize * block.records
+            whole[first:last] = np.frombuffer(_bytes_of(block, offset, size), dtype=whole.dtype)
+            offset += size
+        first = last
+    return arrays
 
 
 def _rows_of(steps: Any, attempts: Any, late: Any) -> tuple[Any, Any]:
