@@ -42,7 +42,7 @@ def refuses(tmp_path, monkeypatch, capsys, subtests):
             with subtests.test(str(words)):
                 assert main(words) == 2
                 told = capsys.readouterr()
-                assert (told.out, told.err.count("\n")) == ("", 1)
+                assert (told.out, told.err.count("\n")) == ("", 1), told.err
                 assert said in told.err
                 assert files() == before
 

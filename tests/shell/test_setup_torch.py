@@ -8,7 +8,7 @@ import time
 import pytest
 from shells import FAKE_PYTHON, ROOT, SHELLS, UTILS, errors, executable, on_host
 
-ALONE = {"squeue": 1, "sinfo": 1, "qstat": 1, "flux": 1, "nvidia-smi": 1}
+ALONE = {"squeue": 1, "sinfo": 1, "qstat": 1, "flux": 1, "lsid": 1, "nvidia-smi": 1}
 PINS = (ROOT / "constraints.txt").read_text().splitlines()
 PIN = next(line.split()[0] for line in PINS if line.startswith("torch=="))
 
@@ -67,6 +67,7 @@ SCHEDULERS = {
     "sinfo": ({}, "Slurm"),
     "qstat": ({}, "PBS"),
     "flux": ({}, "Flux"),
+    "lsid": ({}, "LSF"),
     "": ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}, "Slurm"),
 }
 

@@ -1541,6 +1541,7 @@ function ezpz__qstat_hosts {
 function ezpz__lsf {
   case "$1" in
     facts) title=LSF variable=LSB_JOBID id="${LSB_JOBID:-}" daemons=sbatchd ;;
+    answers) ezpz__limited 2 lsid ;;
     hosts)
       format=lines from=LSB_DJOB_HOSTFILE
       if [ -r "${LSB_DJOB_HOSTFILE:-}" ]; then file="$LSB_DJOB_HOSTFILE" text="$(command cat "$file")"; fi
