@@ -47,10 +47,10 @@ def test_every_key_of_the_seeds_program_is_known():
     parser = options()
     plan = parser.plan
     assert not set(names()) - set(plan.names)
-    for name, (own, _) in plan.names.items():
-        key = plan.keys[own]
-        if key.default is not None and key.default not in {"", ()}:  # its own default can be typed, whatever it is
-            parse(parser, [f"{name}={key.default}"])
+    for name, (own, is_opposite) in plan.names.items():
+        default = plan.keys[own].default
+        if default is not None and default not in {"", ()}:  # its own default can be typed, whatever it is
+            parse(parser, [f"{name}={not default if is_opposite else default}"])
 
 
 @pytest.mark.parametrize("name", ["debug_model", "llama3_8b"])
@@ -97,7 +97,7 @@ def test_names_of_newer_files_mean_the_same(tmp_path):
 [job]
 print_config = true
 [metrics]
-save_for_all_ranks = true
+save_for_all_ranks = false
 [model]
 flavor = "8B"
 hf_assets_path = "./Llama"
@@ -128,7 +128,7 @@ enable = false
     )
     config = parse(options(), ["--config", str(path)]).config
     assert config.job.print_args
-    assert not config.metrics.rank_0_only
+    assert config.metrics.rank_0_only
     assert (config.model.flavor, config.model.tokenizer_path) == ("8b", "./Llama")
     training = config.training
     assert (training.warmup_steps, training.batch_size, training.seed, training.deterministic) == (3, 2, 7, True)
@@ -169,6 +169,7 @@ experimental.pipeline_parallel_schedule=GPipe experimental.pipeline_parallel_sch
 experimental.pipeline_parallel_microbatches=4 parallelism.context_parallel_degree=2
 training.enable_cpu_offload=true training.mixed_precision_reduce=bfloat16 training.dtype=bfloat16
 model.norm_type=layernorm optimizer.early_step_in_backward=true optimizer.eps=1e-6
+metrics.rank_0_only=false metrics.save_for_all_ranks=true
 checkpoint.load_step=100 checkpoint.create_seed_checkpoint=true checkpoint.async_mode=async_with_pinned_mem
 activation_checkpoint.mode=memory_budget memory_estimation.enabled=true memory_estimation.disable_fake_mode=true
 """

@@ -265,13 +265,14 @@ class Key:
     default: object
     rule: Rule
 
-    def read(self, given: object, name: str, origin: str) -> object:
+    def read(self, given: object, name: str, origin: str, *, opposite: bool = False) -> object:
         """Return what was given as the value of this key.
 
         Args:
             given: Text from the command line, or a value of a TOML file or preset.
             name: The name that was used for the key, for errors.
             origin: Where it was given, for errors.
+            opposite: Whether that name means the opposite of the key.
 
         Raises:
             UsageError: It has the wrong type or is out of range, or is known and not supported.
@@ -284,12 +285,14 @@ class Key:
             word = str(given)
             near = did_you_mean(word, self.rule.choices) or did_you_mean(word, self.rule.spellings)
             raise UsageError(f"{name}={shown(given)} is wrong (from {origin}); expected {expected}.{near}")
+        if opposite and isinstance(value, bool):
+            value = not value
         if self.rule.only and value != self.default:
-            raise self._unsupported(given, name, origin, self.rule.only)
+            raise self._unsupported(given, name, origin, self.rule.only, not self.default if opposite else self.default)
         return value
 
-    def _unsupported(self, given: object, name: str, origin: str, why: str) -> UsageError:
-        expected = ", ".join(self.rule.choices) if self.rule.refused else shown(self.default)
+    def _unsupported(self, given: object, name: str, origin: str, why: str, default: object = None) -> UsageError:
+        expected = ", ".join(self.rule.choices) if self.rule.refused else shown(default)
         return UsageError(
             f"{name}={shown(given)} is not supported: {why} (from {origin}); expected {expected}. Leave it out."
         )
@@ -460,8 +463,7 @@ class _Values:
         if name not in self.plan.names:
             raise unknown_key(self.plan, name, origin)
         own, opposite = self.plan.names[name]
-        value = self.plan.keys[own].read(given, name, origin)
-        self.values[own] = (not value) if opposite and isinstance(value, bool) else value
+        self.values[own] = self.plan.keys[own].read(given, name, origin, opposite=opposite)
         self.origins[own] = origin
 
 
