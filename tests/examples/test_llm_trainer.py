@@ -23,9 +23,10 @@ from ezpz.train.flops import rates
 SOURCES = str(Path(ezpz.__file__).parents[1])
 LLAMA_8B = Path(__file__).parents[2] / "examples" / "train_configs" / "llama3_8b.toml"
 IN_RANKS = Path(__file__).with_name("in_ranks_llm.py")
+# At the preset's own rate rounding grows to 1e-4 within six steps.
 SMALL = (
     "--preset debug --training.steps 6 --training.warmup_steps 2 --training.seq_len 16 --training.eval_samples 16 "
-    "--metrics.log_freq 2 --no_plots"
+    "--metrics.log_freq 2 --no_plots --optimizer.lr 1e-3"
 )
 LINE = re.compile(r"step=(\d+) loss=(\S+) max=(\S+) dt=(\S+) s tps=(\S+) tok/s\n")
 EVALUATED = re.compile(r"step=(\d+) val_loss=(\S+)\n")
