@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -177,6 +178,18 @@ def test_a_journal_that_was_edited_without_another_size_is_read_again(folder):
     read(folder, may_write=True)
     assert (folder / COLUMNS).read_bytes() != before
     assert read(folder).cells["s"].values[50] == "y50"
+
+
+def test_a_journal_that_was_put_back_from_an_older_copy_is_read_again(folder):
+    path, copy = folder / "metrics.jsonl", folder / "copy"
+    copy.write_bytes(path.read_bytes())
+    os.utime(copy, (path.stat().st_mtime - 60,) * 2)
+    path.write_text(path.read_text().replace('"x50"', '"y50"'))
+    read(folder, may_write=True)
+    time.sleep(0.02)  # the clock of file systems may count in steps of 10 ms
+    copy.replace(path)
+    assert read(folder, may_write=True).cells["s"].values[50] == "x50"
+    assert read(folder).cells["s"].values[50] == "x50"
 
 
 def test_columns_older_than_the_journal_are_compared_and_then_trusted(folder, monkeypatch):

@@ -160,7 +160,8 @@ def known_blocks(path: str, journal: Callable[[int, int], bytes], about: os.stat
     """
     try:
         reader = _Reader(path)
-        is_newer = os.fstat(reader.descriptor).st_mtime_ns >= about.st_mtime_ns
+        # A copy that was put back may have any time of writing; that of its last change is the system's own.
+        is_newer = os.fstat(reader.descriptor).st_mtime_ns >= max(about.st_mtime_ns, about.st_ctime_ns)
         with open(path, "rb", opener=open_regular) as file:  # a string is all that is needed
             found = read_blocks(file, reader.read)
     except OSError:
