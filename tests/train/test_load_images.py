@@ -1,5 +1,6 @@
 """Images by name: real, shipped, made; and what is said when they are made."""
 
+import importlib.util
 import os
 import sys
 import threading
@@ -96,6 +97,19 @@ def test_without_the_package_the_reason_says_what_to_install(small, monkeypatch)
     assert "pip install datasets pillow" in load_images("mnist").origin
     with pytest.raises(UsageError, match="pip install datasets pillow"):
         load_images("hf:me/flowers")
+
+
+def test_without_the_package_no_hub_is_asked(monkeypatch):
+    asked = []
+    find = importlib.util.find_spec
+    monkeypatch.delitem(sys.modules, "datasets", raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *of: None if name == "datasets" else find(name, *of))
+    monkeypatch.setattr(hugging_face, "_leave_out_the_hub_where_it_is_silent", lambda: asked.append(1))
+    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(UsageError, match="pip install datasets pillow"):
+        load_images("hf:me/flowers")
+    assert asked == []
 
 
 def test_a_run_that_may_not_download_asks_nobody(small, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import sys
@@ -146,7 +147,7 @@ def load(
             f"hf:{name} would use the network (from the package datasets), and downloading is off; expected "
             "HF_HUB_OFFLINE=1. Type `export HF_HUB_OFFLINE=1`."
         )
-    if "datasets" not in sys.modules and not is_offline():
+    if "datasets" not in sys.modules and not is_offline() and importlib.util.find_spec("datasets"):
         _leave_out_the_hub_where_it_is_silent()
     try:
         datasets: Any = import_module("datasets")
