@@ -40,7 +40,7 @@ def ending_with_the_reader(work: Callable[[], int]) -> int:
             give_up(stream)
         return ENDED
     except OSError as error:
-        if not _is_stuck(sys.stdout):
+        if error.filename is not None or not _is_stuck(sys.stdout):
             raise
         give_up(sys.stdout)
         _complain(f"cannot write to stdout: {error.strerror}; expected room for what is printed")
@@ -76,9 +76,11 @@ def _flush() -> None:
 
 
 def _is_stuck(stream: TextIO | None) -> bool:
-    """Tell whether a stream still holds what its file does not take."""
+    """Tell whether the file of a stream takes nothing."""
     try:
         if stream is not None and not stream.closed:
+            if getattr(stream, "write_through", False):  # PYTHONUNBUFFERED: it holds nothing to try again with
+                stream.write("\n")
             stream.flush()
     except OSError:
         return True
