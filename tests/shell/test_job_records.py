@@ -89,6 +89,20 @@ def test_variables_of_slurm_need_no_command(small, subtests):
     replayed(small, subtests, records("SLURM_JOB_ID"), without=["commands"])
 
 
+def test_a_source_of_lsf_that_names_no_host_is_passed_over(small, subtests):
+    """As `ezpz.cluster.lsf` does: a folder in place of the file, and hosts without counts."""
+    env = {"LSB_JOBID": "7", "LSB_HOSTS": "n1 n2"}
+    rows = {
+        "folder": {**env, "LSB_DJOB_HOSTFILE": str(small.cwd)},
+        "no file": {**env, "LSB_DJOB_HOSTFILE": "/gone"},
+        "counts": {**env, "LSB_MCPU_HOSTS": "n3 x n4 1.5 n5 -1"},
+    }
+    for name, (result, told) in jobs(small, rows, before="set -euo pipefail").items():
+        with subtests.test(name):
+            assert (told["EZPZ_HOSTS"], told["EZPZ_NRANKS"]) == ("n1,n2", "2"), result.stderr
+            assert "directory" not in result.stderr
+
+
 @pytest.mark.slow
 def test_the_node_file_is_found_where_pbs_keeps_it(small, subtests):
     paths = [path for path in records("PBS_JOBID") if json.loads(RECORDS[path])["files"]]

@@ -7,7 +7,7 @@
 #
 # reads     EZPZ_PYTHON EZPZ_VENV_DIR EZPZ_TORCH EZPZ_SOURCE EZPZ_CONSTRAINTS EZPZ_NGPU_PER_HOST EZPZ_SITE EZPZ_MODULES
 #           VIRTUAL_ENV CONDA_PREFIX CONDA_EXE LOADEDMODULES MODULEPATH MODULESHOME LMOD_PKG XDG_CONFIG_HOME HOME
-#           PBS_* SLURM_* FLUX_* *_proxy TMPDIR USER, the variables of the site block, and whatever pip reads
+#           PBS_* SLURM_* FLUX_* LSB_* *_proxy TMPDIR USER, the variables of the site block, and whatever pip reads
 # sets      EZPZ_UTILS (this file, when it has a path), EZPZ_READY (the python3 known to import ezpz),
 #           EZPZ_SETTLED (the site, environment and modules that are set up already)
 # exports   EZPZ_SCHEDULER EZPZ_JOBID EZPZ_SITE EZPZ_HOSTS EZPZ_NRANKS NHOSTS NGPU_PER_HOST NGPUS HOSTFILE DIST_LAUNCH
@@ -1544,11 +1544,14 @@ function ezpz__lsf {
     answers) ezpz__limited 2 lsid ;;
     hosts)
       format=lines from=LSB_DJOB_HOSTFILE
-      if [ -r "${LSB_DJOB_HOSTFILE:-}" ]; then file="$LSB_DJOB_HOSTFILE" text="$(command cat "$file")"; fi
+      if [ -f "${LSB_DJOB_HOSTFILE:-}" ] && [ -r "$LSB_DJOB_HOSTFILE" ]; then
+        file="$LSB_DJOB_HOSTFILE" text="$(command cat "$file")"
+      fi
       if [ -n "$text" ]; then return 0; fi
       from="LSB_DJOB_HOSTFILE, LSB_MCPU_HOSTS and LSB_HOSTS" file=''
       text="$(printf '%s\n' "${LSB_MCPU_HOSTS:-}" | command awk '
-        { for (i = 1; i < NF; i += 2) for (j = $(i + 1); j > 0; j--) print $i }')"
+        function slots(word) { return word ~ /^[0-9]+$/ ? substr(word, 1, 6) : 0 }
+        { for (i = 1; i < NF; i += 2) for (j = slots($(i + 1)); j > 0; j--) print $i }')"
       if [ -z "$text" ]; then text="$(printf '%s\n' "${LSB_HOSTS:-}" | command tr ' ' '\n')"; fi
       ;;
   esac
