@@ -366,6 +366,18 @@ def test_two_names_of_a_machine_do_not_share_its_devices_unasked():
         assert [text.startswith(one) for text in said] == [True] * refused
 
 
+def test_a_folder_that_one_host_lacks_is_named_before_the_script_in_it():
+    plan = SimpleNamespace(
+        placement=SimpleNamespace(hosts=("n01",), counts=(2,)),
+        address=Setting("n01", "default"),
+        context=SimpleNamespace(hosts_origin="--hosts"),
+        command=("python3", "train.py"),
+    )
+    lacks = os.strerror(2)
+    found = Looked(**{**to_fields(looked_at({}, 2)), "folder_problem": lacks, "script_problem": lacks})
+    assert f"is missing: {lacks}" in next(refusals({"n01": found}, plan)).text
+
+
 def test_nothing_more_is_imported_by_a_look(run_cli):
     code = "import sys, ezpz.watch.preflight.host, ezpz.watch.preflight.launcher; print(*sys.modules)"
     done = run_cli([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {SRC!r}); {code}"])

@@ -229,7 +229,8 @@ def _of_one(looked: Looked, plan: LaunchPlan) -> Iterator[Finding]:
 def _refusal(finding: Finding, hosts: Mapping[str, Looked], plan: LaunchPlan) -> Refusal:
     """Return the refusal for what some hosts lack: the user's mistake where all that have answered, or this one, do."""
     several, script = len(plan.placement.hosts) > 1, script_of(plan.command)
-    if not several and hosts[finding.hosts[0]].script_problem == os.strerror(errno.ENOENT):
+    missing = os.strerror(errno.ENOENT)
+    if finding.check == "script" and not several and hosts[finding.hosts[0]].script_problem == missing:
         from ezpz.launch.run.failures import no_script
 
         return _by_user(no_script(os.path.abspath(script)))
