@@ -316,3 +316,17 @@ def test_kill_9_at_any_moment_leaves_columns_and_a_tail_that_are_the_journal(tmp
         last, done = done, held(tmp_path)[0]
         assert done >= last
     assert done > 0
+
+
+@pytest.mark.parametrize("what", ["link", "pipe"])
+def test_what_is_no_file_of_its_own_is_replaced_and_not_written(tmp_path, what):
+    folder, other = tmp_path / "run", tmp_path / "other"
+    folder.mkdir()
+    other.write_text("mine")
+    path = folder / COLUMNS
+    path.symlink_to(other) if what == "link" else os.mkfifo(path)
+    journal = Journal(folder / "metrics.jsonl")
+    write(journal, 0, 50)
+    journal.close()
+    assert other.read_text() == "mine"
+    assert agree(folder)[0] == (folder / "metrics.jsonl").stat().st_size

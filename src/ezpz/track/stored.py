@@ -11,6 +11,7 @@ import os
 import zlib
 from contextlib import suppress
 from errno import ENOSPC
+from stat import S_ISREG
 from time import monotonic
 from weakref import finalize
 
@@ -262,6 +263,9 @@ class Columns:
     def _add(self, path: str, journal: str, size: int, *, at_end: bool) -> None:
         start = monotonic()
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        with suppress(FileNotFoundError):
+            if not S_ISREG(os.lstat(path).st_mode):  # a link to somebody's file, a pipe: to be replaced
+                os.unlink(path)  # noqa: PTH108  # strings are all there is
         with open(path, "ab", opener=lambda name, _: open_closed(name, flags)) as file:
             if self._at != (path, file.tell()):  # another one than we have left
                 blocks, _ = known_blocks(path, self._read, os.fstat(self._descriptor))
