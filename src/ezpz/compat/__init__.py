@@ -68,6 +68,7 @@ INSTEAD = {
     "run_ddp": "ezpz launch",
     "setup_torch_env": "ezpz.setup_torch()",
     "setup_tracker": "History(trackers=…)",
+    "text_baselines": "what counting reaches on Shakespeare, in docs/data.md",
     "tplot": "ezpz plot",
     "tplot_dict": "ezpz plot",
     "write_deepspeed_zero12_auto_config": _DEEPSPEED,

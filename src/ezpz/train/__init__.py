@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from ezpz._lazy import attach
 
-__getattr__, __dir__ = attach(__name__)
+__getattr__, __dir__ = attach(__name__, unknown="ezpz.compat")

@@ -25,6 +25,18 @@ SHIPPED = {
     "digits": ("digits.csv.gz", "1,797 handwritten digits, 8 x 8, grey"),
     "shakespeare": ("shakespeare.txt.xz", "1,115,394 characters of plays"),
 }
+# name of data that was made -> what to type instead
+GONE = {"markov": "shakespeare, or random to time a machine"}
+
+
+def refuse_gone(name: str, source: str) -> None:
+    """Refuse the name of data that is no more.
+
+    Raises:
+        UsageError: It is one.
+    """
+    if name in GONE:
+        raise UsageError(f"the data set {name} is gone (from {source}); type {GONE[name]}.")
 
 
 def hub_name(name: str, source: str) -> str:
@@ -41,6 +53,7 @@ def hub_name(name: str, source: str) -> str:
         return name.removeprefix("hf:")
     if name in HUB:
         return HUB[name][0]
+    refuse_gone(name, source)
     known = [*HUB, *SHIPPED]
     hint = did_you_mean(name.lower().replace("-", "_"), known, otherwise=" `ezpz fetch --list` shows them.")
     raise UsageError(f"unknown data set {name!r} (from {source}); expected one of {', '.join(known)}, hf:NAME.{hint}")

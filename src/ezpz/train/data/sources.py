@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.errors import UsageError
-from ezpz.train.data.catalog import HUB
+from ezpz.train.data.catalog import HUB, refuse_gone
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
     from ezpz.train.data.documents import Documents
-
-_GONE = {"markov": "shakespeare, or random to time a machine"}  # what was made, and what to type instead
 
 
 class Source(NamedTuple):
@@ -42,8 +40,7 @@ def source_named(
     Raises:
         UsageError: The name is no more, or a path is given with a name that has its own.
     """
-    if name in _GONE:
-        raise UsageError(f"the data set {name} is gone (from load_tokens); type {_GONE[name]}.")
+    refuse_gone(name, "load_tokens")
     if path is not None and name not in HUB:
         raise UsageError(
             f"path {path} does not go with the data set {name} (from load_tokens); expected c4 or c4_test. "
