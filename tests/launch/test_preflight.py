@@ -378,6 +378,23 @@ def test_a_folder_that_one_host_lacks_is_named_before_the_script_in_it():
     assert f"is missing: {lacks}" in next(refusals({"n01": found}, plan)).text
 
 
+def test_what_all_hosts_lack_is_the_users_mistake_whatever_the_reasons():
+    names = ("n01", "n02", "n03")
+    plan = SimpleNamespace(
+        placement=SimpleNamespace(hosts=names, counts=(2, 2, 2)),
+        address=Setting("n01", "default"),
+        context=SimpleNamespace(hosts_origin="--hosts"),
+        command=("python3", "train.py"),
+    )
+    whole = to_fields(looked_at({}, 2))
+    reasons = (os.strerror(2), os.strerror(13), "")
+    found = {name: Looked(**{**whole, "folder_problem": why}) for name, why in zip(names, reasons, strict=True)}
+    some = next(refusals(found, plan))
+    assert ("--exclude n01,n02" in some.text, [*some.blames], some.is_users) == (True, ["n01", "n02"], False)
+    del found["n03"]
+    assert next(refusals(found, plan)).is_users
+
+
 def test_nothing_more_is_imported_by_a_look(run_cli):
     code = "import sys, ezpz.watch.preflight.host, ezpz.watch.preflight.launcher; print(*sys.modules)"
     done = run_cli([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {SRC!r}); {code}"])

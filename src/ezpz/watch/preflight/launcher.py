@@ -234,12 +234,16 @@ def _refusal(finding: Finding, hosts: Mapping[str, Looked], plan: LaunchPlan) ->
         from ezpz.launch.run.failures import no_script
 
         return _by_user(no_script(os.path.abspath(script)))
-    leave_out = f", or leave out {listed(finding.hosts)}: `--exclude {','.join(finding.hosts)}`" if several else ""
+    # Hosts may lack the same for different reasons, of which the text has the first.
+    lacking = [
+        name for name, looked in hosts.items() if finding.check in {each.check for each in _of_one(looked, plan)}
+    ]
+    leave_out = f", or leave out {listed(lacking)}: `--exclude {','.join(lacking)}`" if several else ""
     text = f"{finding.text}; {finding.cure}{leave_out}"
     is_here = finding.check == "script" and (not several or not os.access(script, os.R_OK))
-    if finding.check == "mask" or is_here or len(finding.hosts) == len(hosts) > 1:
+    if finding.check == "mask" or is_here or len(lacking) == len(hosts) > 1:
         return _by_user(text)
-    problems = {name: hosts[name].folder_problem or hosts[name].script_problem for name in finding.hosts}
+    problems = {name: hosts[name].folder_problem or hosts[name].script_problem for name in lacking}
     what = (
         f"it cannot read {script}" if finding.check == "script" else f"the working folder {_where()} is missing there"
     )
