@@ -180,5 +180,5 @@ def test_several_launches_of_a_job_or_beginning_are_told_apart_by_their_ids():
     with pytest.raises(UsageError, match=r"means 2 launches .*: 5f3b11aa, 77777777"):
         named(LAUNCHES, "13")
     assert named(LAUNCHES, "13", last=True).launch_id == "5f3b11aa"
-    with pytest.raises(UsageError, match=r"begins the ids of 2 launches .*: 5f3a90c2, 5f3abbbb"):
+    with pytest.raises(UsageError, match=r"means 2 launches .*: 5f3a90c2, 5f3abbbb"):
         named([*LAUNCHES, Launch("5f3abbbb")], "5f3a")

@@ -25,13 +25,14 @@ from ezpz.files import LARGEST, open_regular, own_place, private_folder, state_f
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from ezpz.records.launch import LaunchRecord
 
 IN_HOME, IN_TEMPORARY = "launches", "records"  # folders of records: of the state folder, and of $TMPDIR/ezpz-UID
 SHORTEST = 4  # characters of an id that may stand for it
+_LISTED = 4  # names that an error shows
 _LONGEST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host
 _HEAD, _MORE = 512, 1 << 16  # bytes of a record that tell state and start, in ours and in those of older releases
 _STARTED = rb'"started": ?([0-9]{1,11}(?:\.[0-9]+)?)'  # compiled when it is first looked for
@@ -364,6 +365,15 @@ def is_of_job(launch: Launch, word: str) -> bool:
     return bool(launch.job) and word in {launch.job, launch.job.partition(".")[0]}
 
 
+def ambiguous(word: str, what: str, names: Sequence[str]) -> UsageError:
+    """Return the error for a word that names several of something, for every verb."""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return UsageError(
+        f"{word!r} means {len(names)} {what} (from the command line): {', '.join(names[:_LISTED])}{more}; "
+        "expected one. Type one of these, or more characters of it."
+    )
+
+
 def named(launches: Iterable[Launch], word: str, *, last: bool = False) -> Launch | None:
     """Return the launch that a word means: that of this job, or the one whose id begins so; None when there is none.
 
@@ -382,15 +392,11 @@ def named(launches: Iterable[Launch], word: str, *, last: bool = False) -> Launc
     if of_job and (last or len(of_job) == 1):
         return max(of_job, key=lambda launch: launch.started)
     if of_job:
-        ids = ", ".join(launch.launch_id for launch in of_job)
-        raise UsageError(f"{word!r} means {len(of_job)} launches (from the command line): {ids}; expected one of them.")
+        raise ambiguous(word, "launches", [launch.launch_id for launch in of_job])
     begin = {launch.launch_id: launch for launch in all_of_them if launch.launch_id.startswith(word)}
     if word in begin or len(word) < SHORTEST:
         return begin.get(word)
     outer = [name for name in sorted(begin) if not any(name.startswith(f"{other}/") for other in begin)]
     if len(outer) > 1:
-        raise UsageError(
-            f"{word!r} begins the ids of {len(outer)} launches (from the command line): {', '.join(outer)}; "
-            "expected one. Give more characters."
-        )
+        raise ambiguous(word, "launches", outer)
     return begin[outer[0]] if outer else None

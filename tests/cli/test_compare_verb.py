@@ -99,7 +99,7 @@ def test_several_runs_are_each_compared_with_the_first_and_the_worst_counts(two,
     assert "B against A: not comparable: global batch size 4 in A and 8 in B" in capsys.readouterr().out
 
 
-REFUSED = [["nowhere", "nowhere"], ["."], [".", "."], ["A", "A", "--metric", "nonsense"]]
+REFUSED = [["nowhere", "nowhere"], ["nowhere"], ["A", "A", "--metric", "nonsense"]]
 
 
 def test_what_cannot_be_compared_is_one_line_and_2(two, refuses):

@@ -171,7 +171,7 @@ def test_the_table_fits_80_columns_and_says_what_it_counts(tmp_path, capsys, mon
 
 
 WRONG = [
-    (["--goodput", "nowhere"], "no folder "),
+    (["--goodput", "nowhere"], "no run or launch 'nowhere'"),
     (["--goodput", "--state", "failed"], "--state failed chooses from a list"),
     (["a", "b"], "2 folders (from the command line)"),
 ]

@@ -187,14 +187,14 @@ def test_what_a_dead_launcher_left_on_its_host_is_listed_and_is_among_all(kill, 
 def test_a_name_that_means_nothing_or_too_much_ends_nothing(kill, launcher):
     both = [launcher("5f3a90c2"), launcher("5f3a77aa")]
     for words, code, said in [
-        (("5f3a",), 2, "begins the ids of 2 launches (from the command line): 5f3a77aa, 5f3a90c2"),
-        (("5f3",), 2, "'5f3' is too short"),
-        (("",), 2, "'' is too short"),
-        (("5f3a90c2", "beef0000"), 2, "no launch 'beef0000' (from the command line)"),
+        (("5f3a",), 2, "means 2 launches (from the command line): 5f3a77aa, 5f3a90c2"),
+        (("5f3",), 2, "no run or launch '5f3'"),
+        (("",), 2, "no run or launch ''"),
+        (("5f3a90c2", "beef0000"), 2, "no run or launch 'beef0000' (from the command line)"),
         (("--job",), 2, "--job needs the ID"),
         (("--hosts", "n01", "--job", "5f3a90c2"), 2, "both name the hosts"),
         (("--job", "5f3a90c2"), 2, "no job around this shell (for --job)"),
-        (("python",), 2, "no launch 'python'"),
+        (("python",), 2, "no run or launch 'python'"),
         (("--force",), 2, "--force"),
     ]:
         done = kill(*words)

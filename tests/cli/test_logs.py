@@ -85,7 +85,7 @@ def test_nothing_kept_and_an_unknown_name_are_one_line(logs, launch):
     assert (done.returncode, unknown.returncode, done.stderr.count("\n")) == (2, 2, 1)
     assert "no output of launch 5f3a90c2 (job 12.head) is kept" in done.stderr
     assert "--log-dir" in done.stderr
-    assert "no launch 'nowhere'" in unknown.stderr
+    assert "no run or launch 'nowhere'" in unknown.stderr
 
 
 @pytest.mark.slow

@@ -170,7 +170,7 @@ def test_where_the_run_cannot_be_written_the_page_lies_elsewhere(tmp_path, capsy
 NO_RUNS = [
     ("note.html", "note.html is a file of no run (from the command line)"),
     ("outputs/note.html", "note.html is a file of no run (from the command line)"),
-    ("nowhere", "no folder"),
+    ("nowhere", "no run or launch 'nowhere'"),
     ("empty", "no run in empty (from the command line)"),
 ]
 
@@ -181,7 +181,7 @@ def test_what_is_no_run_is_one_line_and_no_other_run_is_taken(tmp_path, refuses)
     for place in ("note.html", "outputs/note.html"):
         (tmp_path / place).write_text("a page of somebody's")
     refuses(main, [([word], told) for word, told in NO_RUNS])
-    refuses(main, [([word], "`ezpz runs` lists them") for word, _ in NO_RUNS])
+    refuses(main, [([word], "`ezpz runs` lists ") for word, _ in NO_RUNS])
 
 
 def test_no_run_at_all_is_one_line(tmp_path, capsys):

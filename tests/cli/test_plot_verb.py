@@ -236,7 +236,7 @@ def test_a_long_run_is_drawn_quickly(plot, tmp_path):
 def test_help_says_what_the_words_mean(plot):
     code, lines, _ = plot("--help")
     assert code == 0
-    assert lines[0] == "usage: ezpz plot [DIR ...] [KEY ...] [options]"
+    assert lines[0] == "usage: ezpz plot [RUN ...] [KEY ...] [options]"
 
 
 @pytest.mark.slow

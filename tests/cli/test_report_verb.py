@@ -45,7 +45,14 @@ def test_a_torn_last_line_of_a_killed_run_is_no_obstacle(folder, capsys):
 
 def test_what_is_no_run_or_cannot_be_written_is_told_in_one_line(folder, tmp_path, refuses):
     (tmp_path / "empty").mkdir()
-    refuses(main, [(["nothing"], "ezpz: no folder"), (["empty"], "ezpz: no run in"), (["run", "-o", "."], "ezpz: ")])
+    refuses(
+        main,
+        [
+            (["nothing"], "ezpz: no run or launch 'nothing'"),
+            (["empty"], "ezpz: no run in"),
+            (["run", "-o", "."], "ezpz: "),
+        ],
+    )
     refuses(main, [(["run", "-o", "gone/page"], f"ezpz: cannot write the report: {tmp_path}/gone/page: No such file")])
     refuses(main, [(["run", "-o", "gone/page"], "--output")])
 

@@ -115,6 +115,34 @@ def test_a_usual_folder_fits_80_columns(make_run, capsys):
     assert max(map(len, capsys.readouterr().out.splitlines()[:-1])) <= 80
 
 
+def test_what_was_set_differently_is_a_column_where_something_was(make_run, capsys, monkeypatch):
+    day = "2026-11-2{}T16:20:01+00:00"
+    rows = [{"loss": 0.1234, "sps": 123456.0}] * 3
+    for number, rate in enumerate((0.1, 0.03)):
+        config = {"optim": {"lr": rate}, "outdir": f"/somewhere/{number}", "layers": 4, "width": 64}
+        make_run(f"outputs/train/2026-11-2{number}-162001", rows, started=day.format(number), config=config)
+    make_run("outputs/other/2026-11-23-162001", rows, started=day.format(3), config={"lr": 7, "depth": 2})
+    assert [each["set"] for each in listed(capsys=capsys)] == [{"lr": 0.1}, {"lr": 0.03}, {}]
+    for is_terminal in (False, True):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        for name, value in (("COLUMNS", "80"), ("NO_COLOR", "1")):
+            monkeypatch.setenv(name, value)
+        assert main([]) == 0
+        titles, *lines = capsys.readouterr().out.splitlines()
+        at = titles.index("SET")
+        assert [line[at:].split() for line in lines[:3]] == [
+            ["lr=0.1", "train/2026-11-20-162001"],
+            ["lr=0.03", "train/2026-11-21-162001"],
+            ["-", "other/2026-11-23-162001"],
+        ]
+        assert is_terminal <= (max(map(len, lines[:3])) <= 80)
+        assert "123k smp/s" in lines[0]
+    make_run("outputs/alone/1", rows, config={"lr": 1})
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    assert main(["outputs/alone"]) == 0
+    assert "SET" not in capsys.readouterr().out
+
+
 def test_the_launch_says_why_a_run_died(make_run, tmp_path, capsys):
     name = "5f3a90c2-1111"
     record = tmp_path / "state/ezpz/launches/2026-11-21-191256-5f3a90c2/run.json"

@@ -124,12 +124,12 @@ def test_no_launch_several_and_an_unknown_one_are_errors_that_list_what_runs(sta
     assert "no launch of yours runs on" in done.stderr
     enter("5f3a90c2", "@ezpz-launch-none")
     enter("5f3a77aa", "@ezpz-launch-none")
-    for words, said in [((), "2 launches of yours run"), (("beef",), "no launch 'beef'")]:
+    for words, said in [((), "2 launches of yours run"), (("beef",), "no run or launch 'beef'")]:
         done = stacks(*words)
         assert done.returncode == 2
         assert said in done.stderr
         assert done.stderr.count("5f3a90c2") == done.stderr.count("5f3a77aa") == 1
-    assert "begins the ids of 2 launches" in stacks("5f3a").stderr
+    assert "means 2 launches" in stacks("5f3a").stderr
     for words, said in [(("5f3a", "90c2"), "unknown word '90c2'"), (("--verbsoe",), "Did you mean --verbose?")]:
         done = stacks(*words)
         assert (done.returncode, said in done.stderr) == (2, True)

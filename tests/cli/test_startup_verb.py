@@ -129,7 +129,7 @@ def test_the_median_of_two_starts_is_between_them_and_one_row_is_one_row(run_cli
 
 
 NOTHING = [
-    (["nothing"], "no file or folder nothing (from the command line)"),
+    (["nothing"], "no run or launch 'nothing' (from the command line)"),
     (["text"], "no start in text (from the command line)"),
     ([], "recorded a stage; expected one of `launch`"),
     (["--last", "0"], "--last 0 (from the command line)"),

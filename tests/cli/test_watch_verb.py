@@ -281,8 +281,7 @@ def test_it_waits_for_the_first_row_and_says_so_once(piped, live):
 
 
 WRONG = [
-    (["gone/"], "no folder"),
-    (["loss"], "there is no outputs/ here"),
+    (["gone/"], "no run or launch 'gone/'"),
     (["r", "r"], "2 folders"),
     (["r", "--interval", "0"], "--interval: '0' (from the command line); expected seconds from 0.05 to 86400"),
     (["r", "--interval", "nan"], "--interval: 'nan'"),

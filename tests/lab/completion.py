@@ -29,8 +29,8 @@ KINDS = {
     "D": "folders",
     "ROOT": "folders",
     "RUN": "runs",
-    "DIR|KEY": "runs",
-    "RUN|LAUNCH|LOG": "runs",
+    "RUN|KEY": "runs",
+    "RUN|ID|LOG": "runs",
     "RUN|ID": "runs",
     "ID": "launches",
     "COMMAND": "command",
@@ -47,8 +47,6 @@ EXACT = {  # where the name in the help says too little: (verb, option or argume
     ("benchmark", "--run"): tuple(TRAINERS),
     ("sites", "NAME"): "sites",
     ("fetch", "NAME"): tuple(HUB),
-    ("report", "DIR"): "runs",
-    ("export", "DIR"): "runs",
 }
 REPEATED = {"--env", "--unset", "-k", "--ranks"}  # may come more than once
 

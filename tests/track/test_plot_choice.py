@@ -3,7 +3,8 @@ import os
 import pytest
 
 from ezpz.errors import UsageError
-from ezpz.track.terminal.choice import choose, folder_of, listed, matching, newest_run, sorted_out
+from ezpz.track.named import folder_of, newest_run
+from ezpz.track.terminal.choice import choose, listed, matching, sorted_out
 
 NAMES = ["train/loss", "val/loss", "dt", "dtf", "grad_norm"]
 
@@ -54,10 +55,13 @@ def test_words_are_sorted_into_folders_and_metrics(tmp_path, monkeypatch):
     a_run(tmp_path / "r")
     assert sorted_out(["r", "loss", "r/metrics.jsonl", "dt"]) == (["r", "r/metrics.jsonl"], ["loss", "dt"])
     assert sorted_out([]) == ([], [])
-    with pytest.raises(UsageError, match="'loss' is no folder, and there is no outputs/ here"):
+    assert sorted_out(["loss"]) == ([], ["loss"])
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(UsageError, match="no run or launch 'loss'"):
         sorted_out(["loss"])
-    (tmp_path / "outputs").mkdir()
+    (tmp_path / "empty" / "outputs").mkdir()
     assert sorted_out(["train/loss"]) == ([], ["train/loss"])
     for word in ("outputs/gone", "./gone", "/gone", "gone/"):
-        with pytest.raises(UsageError, match=r"no folder .*gone"):
+        with pytest.raises(UsageError, match=r"no run or launch .*gone"):
             sorted_out([word])

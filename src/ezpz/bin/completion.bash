@@ -224,6 +224,7 @@ _ezpz_argument() { # VERB
   simulate) ezpz_kind='command' ;;
   fetch) ezpz_kind='words mnist fashion_mnist cifar10 c4 c4_test' ;;
   kill) ezpz_kind='launches' ;;
+  status) ezpz_kind='runs' ;;
   logs) ezpz_kind='runs' ;;
   runs) ezpz_kind='folders' ;;
   open) ezpz_kind='runs' ;;

@@ -188,6 +188,7 @@ _ezpz_arguments() { # VERB
       '(-h --help)-h[show this help message and exit]'
       '(-h --help)--help[show this help message and exit]'
       '(--json)--json[one JSON object\: rows, and what did not answer]'
+      '*:status:_ezpz_offer runs'
     )
     ;;
   logs)

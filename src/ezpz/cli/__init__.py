@@ -20,6 +20,16 @@ __all__ = ["VERBS", "main", "make_verb_parser"]
 _RUNS = "Runs: output, endings, exit codes"
 _HISTORY = "History: record a run"
 
+# What verbs take that are about a run, or a launch: `ezpz.track.named` finds it.
+RUN_HELP = (
+    "a run folder, or one that holds runs; a name of `ezpz runs`, a launch or a job; or the beginning of one, at least "
+    "4 characters"
+)
+LAUNCH_HELP = (
+    "a launch's id, its job, or the folder of its record; a run folder or a name of `ezpz runs`; or the beginning of "
+    "one, at least 4 characters"
+)
+
 # verb: (module with a `main(argv) -> int`, what it does: its line in `ezpz --help`, and the first of its own help, and
 # the title of the page that says more: who has installed a wheel has no file of it)
 VERBS = {

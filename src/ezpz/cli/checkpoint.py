@@ -8,9 +8,10 @@ from pathlib import Path
 from ezpz.checkpoint.digests import objections
 from ezpz.checkpoint.finding import SET_ASIDE, base_of, is_folder, is_there
 from ezpz.checkpoint.manifest import NAME, Damaged, Unusable, check_files, read_manifest
-from ezpz.cli import make_verb_parser
+from ezpz.cli import RUN_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
+from ezpz.track.named import LATEST
 from ezpz.track.terminal.screen import say
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -22,9 +23,9 @@ _OPTIONS = (
     option("action", choices=("verify",), metavar="verify", help="compare every file with its SHA-256"),
     option(
         "folders",
-        nargs="+",
-        metavar="DIR",
-        help="a run folder, or one that holds runs: the newest; a checkpoints folder, or one checkpoint",
+        nargs="*",
+        metavar="RUN",
+        help=f"a checkpoints folder, one checkpoint, or {RUN_HELP}",
     ),
 )
 _ABOUT = "Nothing is changed, and torch is not needed."
@@ -32,29 +33,32 @@ _EXAMPLES = (("ezpz checkpoint verify outputs/fsdp/2026-11-20-165036", "all chec
 _EXITS = (
     ("0", "all are sound"),
     ("1", "one is damaged"),
-    ("2", "DIR is no checkpoint and holds none, or one cannot be read"),
+    ("2", "RUN is no checkpoint and holds none, or one cannot be read"),
 )
 
 
 def main(argv: Sequence[str]) -> int:
     """Verify checkpoints, a line each, and return the exit code."""
-    usage = "verify DIR [DIR ...]"
+    usage = "verify [RUN ...]"
     parser = make_verb_parser("checkpoint", _OPTIONS, _ABOUT, usage=usage, examples=_EXAMPLES, exits=_EXITS)
     return run_verb(parser, argv, _verify_all)
 
 
 def _verify_all(options: Namespace) -> int:
-    folders = [_folder(name) for name in options.folders]
-    found = [_checkpoints_in(folder, name) for folder, name in zip(folders, options.folders, strict=True)]
+    names = options.folders or [LATEST]
+    folders = [_folder(name) for name in names]
+    found = [_checkpoints_in(folder, name) for folder, name in zip(folders, names, strict=True)]
     return _worst([_verify_in(folder, paths) for folder, paths in zip(folders, found, strict=True)])
 
 
 def _folder(name: str) -> Path:
     """Return the folder that is meant: of one that holds runs, the newest of these."""
-    from ezpz.track.terminal.choice import newest_run
+    from ezpz.track.named import RUN_FILES, is_folder, newest_run, run_named
 
     path = Path(name).expanduser()
-    return (newest_run(path) if path.is_dir() else None) or path
+    if is_folder(name):
+        return newest_run(path) or path
+    return path if path.is_file() and path.name not in RUN_FILES else run_named(name)
 
 
 def _worst(codes: Iterable[int]) -> int:

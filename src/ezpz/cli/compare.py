@@ -6,8 +6,9 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from ezpz.cli import make_verb_parser
+from ezpz.cli import RUN_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb, whole_number
+from ezpz.errors import UsageError
 from ezpz.tables import USUAL, screen_width
 from ezpz.track.terminal.screen import say
 
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 
 _NARROWEST, _WIDEST = 40, 120
 _OPTIONS = (
-    option("runs", nargs="+", metavar="RUN", help="a run folder, a wandb or TensorBoard folder, or a log"),
+    option(
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help=f"a wandb or TensorBoard folder, a log; {RUN_HELP}",
+    ),
     option("--metric", metavar="KEY", help="what to compare (default: the loss)"),
     option("--json", action="store_true", help="print one JSON object"),
     option(
@@ -39,8 +45,11 @@ _OPTIONS = (
         help="folder for overlay.png and overlay.svg (default on a terminal: outputs/compare/A-B; else none)",
     ),
 )
-_ABOUT = "Each run is compared with the first."
+_ABOUT = """\
+Each run is compared with the first. Without RUN the last two runs are meant, the last one as B; one alone is compared
+with the last other run. A line on stderr then says which."""
 _EXAMPLES = (
+    ("ezpz compare", "the last two runs"),
     ("ezpz compare outputs/train/*", "the newer runs, each with the first"),
     ("ezpz compare A B --metric val/loss", "by another metric than the loss"),
     ("ezpz compare A B --json", "for programs"),
@@ -55,7 +64,7 @@ _EXITS = (
 def main(argv: Sequence[str]) -> int:
     """Print the comparison and return the exit code."""
     parser = make_verb_parser(
-        "compare", _OPTIONS, _ABOUT, usage="RUN RUN [RUN ...] [options]", examples=_EXAMPLES, exits=_EXITS
+        "compare", _OPTIONS, _ABOUT, usage="[RUN [RUN ...]] [options]", examples=_EXAMPLES, exits=_EXITS
     )
     # 1 says that the runs differ, so what could not be read is 2 here.
     return run_verb(parser, argv, _compare, failure=2)
@@ -68,10 +77,56 @@ def _compare(options: Namespace) -> int:
     from ezpz.track.run import without_secrets
 
     with redirect_stdout(sys.stderr):  # warnings about torn lines are no part of the answer
-        runs = [without_secrets(open_any(path)) for path in options.runs]
+        places = _places(options.runs)
+        runs = [without_secrets(open_any(path)) for path in places]
         comparisons = compare_runs(runs, options.metric)
-    _show(options, [Path(path).expanduser().absolute() for path in options.runs], runs, comparisons)
+    _show(options, places, runs, comparisons)
     return exit_code(comparisons)
+
+
+def _places(words: Sequence[str]) -> list[Path]:
+    """Return the runs to compare; where fewer than two were named, the last others, and a line on stderr says which.
+
+    Raises:
+        UsageError: There are not two.
+    """
+    from ezpz.track.named import last_runs, no_runs
+    from ezpz.visible import show
+
+    places = [_place(word) for word in words]
+    if len(places) > 1:
+        return places
+    others = last_runs(2 - len(places), places)
+    if not (places or others):
+        raise no_runs()
+    if len(places) + len(others) < 2:
+        raise UsageError(
+            f"one run alone, {(places or others)[0]} (from {'the command line' if places else 'the default'}); "
+            "expected two to compare, and there is no other here. Name both: `ezpz compare RUN RUN`."
+        )
+    places += others
+    show(f"ezpz compare: A is {places[0]}, B is {places[1]}", sys.stderr)
+    return places
+
+
+def _place(word: str) -> Path:
+    """Return what a word means: a run, or a file or folder of another tool."""
+    from ezpz.track.foreign.opening import open_any
+    from ezpz.track.named import RUN_FILES, is_folder, newest_run, run_named
+
+    path = Path(word).expanduser()
+    if path.is_file() and path.name not in RUN_FILES:
+        return path.absolute()
+    if not is_folder(word):
+        return run_named(word)
+    try:
+        open_any(path)
+    except UsageError:
+        newest = newest_run(path)
+        if newest is None:
+            raise
+        return newest.absolute()
+    return path.absolute()
 
 
 def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], comparisons: Sequence[Comparison]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ezpz.cli import make_verb_parser
+from ezpz.cli import RUN_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
 from ezpz.visible import show_path
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _OPTIONS = (
-    option("folders", nargs="+", metavar="DIR", help="a run folder, or one that holds runs: the newest"),
+    option("runs", nargs="*", metavar="RUN", help=RUN_HELP),
     option("--csv", action="store_true", help="comma-separated values, a line per row"),
     option("--nc", action="store_true", help="the HDF5 file under the name of netCDF files"),
     option("-o", "--output", metavar="FILE", type=Path, help="where to write (in the run folder, named after the run)"),
 )
 _ABOUT = "Also of a run that ended without its HDF5 file, or is still running."
 
-_EXAMPLES = (("ezpz export DIR", "the HDF5 file"), ("ezpz export DIR --csv -o run.csv", "a CSV"))
+_EXAMPLES = (("ezpz export", "the HDF5 file of the newest run"), ("ezpz export train --csv -o run.csv", "a CSV"))
 
 
 def main(argv: Sequence[str]) -> int:
     """Export runs and return the exit code."""
-    parser = make_verb_parser("export", _OPTIONS, _ABOUT, usage="DIR [DIR ...] [options]", examples=_EXAMPLES)
+    parser = make_verb_parser("export", _OPTIONS, _ABOUT, usage="[RUN ...] [options]", examples=_EXAMPLES)
     return run_verb(parser, argv, _export)
 
 
@@ -36,14 +36,14 @@ def _export(options: Namespace) -> int:
         raise UsageError(
             "--csv and --nc name two formats (from the command line); expected one of them. Leave one out."
         )
-    if options.output is not None and len(options.folders) > 1:
+    if options.output is not None and len(options.runs) > 1:
         raise UsageError(
-            f"-o {options.output} is one file (from the command line); expected one DIR with it, not "
-            f"{len(options.folders)}. Leave -o out, or export one run after another."
+            f"-o {options.output} is one file (from the command line); expected one RUN with it, not "
+            f"{len(options.runs)}. Leave -o out, or export one run after another."
         )
     from ezpz.track.dataset import export_run
-    from ezpz.track.terminal.choice import run_named
+    from ezpz.track.named import run_named
 
-    for folder in [run_named(word) for word in options.folders]:
+    for folder in [run_named(word) for word in options.runs or [None]]:
         show_path(str(export_run(folder, "csv" if options.csv else "nc" if options.nc else "h5", options.output)))
     return 0

@@ -15,15 +15,16 @@ from argparse import SUPPRESS
 from contextlib import suppress
 from pathlib import Path
 
-from ezpz.cli import make_verb_parser
-from ezpz.cli.running import left_behind, left_lines, refuse_short, table
+from ezpz.cli import LAUNCH_HELP, make_verb_parser
+from ezpz.cli.running import left_behind, left_lines, table
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import EzpzError, MachineError, UsageError
 from ezpz.interpreter import module_line
 from ezpz.launch.ask import ask
 from ezpz.launch.host import process_tree
 from ezpz.records.launch import LaunchRecord
-from ezpz.register import Launch, lives, named, recorded, running
+from ezpz.register import SHORTEST, Launch, lives, named, recorded, running
+from ezpz.track.named import running_named, unknown
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -36,7 +37,7 @@ _OPTIONS = (
         "ids",
         nargs="*",
         metavar="ID",
-        help="a launch of the list, by its id or the first characters of it, at least 4; or its job",
+        help=f"of the list: {LAUNCH_HELP}",
     ),
     option("--all", action="store_true", help="all launches of that list"),
     option(
@@ -62,6 +63,7 @@ _EXAMPLES = (
     ("ezpz kill --job WHOLE-ID", "what is left of it on all hosts of the job"),
 )
 _EXITS = (("0", "nothing of it is left"), ("2", "no such launch"), ("125", "with the pids of what is left"))
+_GONE = " `ezpz kill` lists those that run. Where its launcher is gone: `ezpz kill --job WHOLE-ID`, or --hosts."
 _UNTIL_GONE = 5.0  # seconds for SIGKILL to be obeyed: a process that waits for its file system does not
 _PATIENCE, _TIDIES = 15.0, 5.0  # seconds: the launcher gives its ranks 10, and tidies up
 _HEARD = 2.0  # seconds for a launcher of this host to take a word; else it gets a signal
@@ -127,15 +129,15 @@ def _end(options: Namespace) -> int:
     for word in options.ids:
         # The record of one whose launcher is gone still tells its whole id.
         launch = named([*here, *left_here, *elsewhere], word) or named(recorded(running=True), word)
-        if launch is None:
-            refuse_short(word)
+        if not on_hosts and launch not in here and launch not in elsewhere:
+            name = launch.launch_id if launch else word
+            if not process_tree.tagged(name, everything=True):
+                launch = running_named(word, [*here, *elsewhere])
+                if launch is None:
+                    raise unknown(word, more=_GONE)
+        elif launch is None and len(word) < SHORTEST:
+            raise unknown(word, more=_GONE)
         name = launch.launch_id if launch else word
-        is_known = launch in here or launch in elsewhere or on_hosts
-        if not is_known and not process_tree.tagged(name, everything=True):
-            raise UsageError(
-                f"no launch {word!r} (from the command line) on {os.uname().nodename}; expected one of the list of "
-                "`ezpz kill`. Where its launcher is gone: `ezpz kill --job WHOLE-ID`, or --hosts."
-            )
         if launch in elsewhere and not on_hosts:
             asked.append(launch)
         else:

@@ -7,16 +7,15 @@ import sys
 import time
 from pathlib import Path
 
-from ezpz.cli import make_verb_parser
+from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.job import QUEUED, RUNNING
 from ezpz.cluster.jobs import my_jobs, not_listed, scheduler_questions, user_name
 from ezpz.errors import UsageError
-from ezpz.files import inside, open_regular, read_object, refuse_unreadable
+from ezpz.files import inside, open_regular, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
-from ezpz.records.run import RunRecord
-from ezpz.register import as_here, heads, named, of_record, recorded
-from ezpz.track.launches import find_launch
+from ezpz.register import as_here, heads, of_record
+from ezpz.track.named import UnknownError, launch_named
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _OPTIONS = (
-    option("what", nargs="?", metavar="RUN|ID", help="a run folder, a launch's id or its job (the newest launch)"),
+    option("what", nargs="?", metavar="RUN|ID", help=LAUNCH_HELP),
     option("-f", "--follow", action="store_true", help="go on until the launch has ended"),
     option("--rank", type=int, metavar="N", help="of this rank alone, from its log"),
 )
@@ -72,31 +71,35 @@ class _Source:
         self._rank = rank
         self._job = self._output = ""
         self._folder = ""  # of the record; empty without one
-        if word and Path(word).expanduser().exists():
-            self._folder = _of_run(word)
+        try:
+            meant = launch_named(word)
+        except UnknownError as error:
+            self._take_job(word, error)
         else:
-            launch = named(recorded(), word, last=True) if word else next(recorded(), None)
-            self._folder = launch.folder if launch is not None else ""
+            self._folder = meant.record
+            if not meant.record:
+                raise UsageError(
+                    f"{word or meant.run} (from the command line) names no launch whose record is kept here; expected "
+                    "a run that `launch` started. Name its job, or read the file of its output."
+                )
         self._record = self._read()
         self._record.refuse_newer(Path(self._folder, "run.json"))
-        if not self._folder:
-            self._take_job(word)
 
     def _read(self) -> LaunchRecord:
         return LaunchRecord.read(Path(self._folder, "run.json")) if self._folder else LaunchRecord()
 
-    def _take_job(self, word: str | None) -> None:
-        """Take the output of a job that has no launch yet, or ended before it."""
+    def _take_job(self, word: str | None, otherwise: UnknownError) -> None:
+        """Take the output of a job that has no launch yet, or ended before it.
+
+        Raises:
+            UnknownError: There is no such job.
+        """
         jobs, silent = my_jobs(os.environ, user_name(), scheduler_questions())
         found = next((each for each in jobs if word and word in {each.job, each.job.partition(".")[0]}), None)
         if found is None:
             more = f" {', '.join(silent)} did not answer." if silent else ""
             more += "".join(f" {why}." for why in not_listed(os.environ))
-            where = f"{word!r} (from the command line)" if word else "(the default)"
-            raise UsageError(
-                f"no launch {where}: no run, record or job of yours is called so; expected a run folder, the id of a "
-                f"launch or a job of `ezpz status`.{more}"
-            )
+            raise UnknownError(f"{otherwise}{more}") from None
         self._job, self._output, self._job_state = found.job, found.output, found.state
 
     def files(self) -> list[tuple[str, Path]]:
@@ -184,35 +187,6 @@ class _Source:
             f"no output of {self.awaited().partition(' of ')[2]} is kept: its launch had no --log-dir and wrote into "
             "no file; expected one of them. Start it with `launch --log-dir DIR`, or as a job."
         )
-
-
-def _of_run(word: str) -> str:
-    """Return the folder of the record of a run folder's launch, or that whose record this is.
-
-    Raises:
-        UsageError: It is not kept here.
-    """
-    path = Path(word).expanduser()
-    folder = path if path.is_dir() else path.parent
-    for place in (folder, folder / "run.json"):
-        refuse_unreadable(place)
-    own = read_object(folder / "run.json")
-    if "launch_id" in own:
-        return str(folder.resolve())
-    if not own:
-        from ezpz.track.terminal.choice import run_named
-
-        folder = run_named(word)
-        own = read_object(folder / "run.json")
-    run = RunRecord.of(own)
-    run.refuse_newer(folder / "run.json")
-    found = find_launch(run.launch_id) if run.launch_id else None
-    if found is not None:
-        return str(found[0].parent.resolve())
-    raise UsageError(
-        f"{word} (from the command line) names no launch whose record is kept here; expected a run that `launch` "
-        "started. Name its job, or read the file of its output."
-    )
 
 
 # Printing

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ezpz.broken_pipe import give_up
-from ezpz.cli import make_verb_parser
+from ezpz.cli import RUN_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
 from ezpz.track.launches import find_launch
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from ezpz.track.run import Run
 
 _OPTIONS = (
-    option("run", nargs="?", metavar="RUN", help="a run folder, or one that holds runs, of which the newest is meant"),
+    option("run", nargs="?", metavar="RUN", help=RUN_HELP),
     option("--path", action="store_true", help="print the path of the page, and open nothing"),
 )
 _ABOUT = """\
-Without RUN the newest run below outputs/ is meant; RUN may also be a name below outputs/, as `ezpz runs` lists it. A
-report that is older than its run is written anew. The page is shown by $BROWSER, or by the browser of a display;
+A report that is older than its run is written anew. The page is shown by $BROWSER, or by the browser of a display;
 without either its path alone is printed. A report.html that is not as your ezpz wrote it is not shown: a page in a
 folder of yours is, which is made from the run's data."""
 _EXAMPLES = (
@@ -43,8 +42,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _open(options: Namespace) -> int:
+    from ezpz.track.named import run_named
     from ezpz.track.run import open_run
-    from ezpz.track.terminal.choice import run_named
 
     page = _page(open_run(run_named(options.run)))
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb, whole_number
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from ezpz.track.series import Series
 
 _OPTIONS = (
-    option("words", nargs="*", metavar="DIR|KEY", help="folders of runs, and metrics, as described above"),
+    option("words", nargs="*", metavar="RUN|KEY", help="runs, and metrics, as described above"),
     option(
         "-k", "--key", action="append", default=[], metavar="KEY", help="a metric, also where a folder has that name"
     ),
@@ -41,20 +40,20 @@ _OPTIONS = (
 _ABOUT = """\
 The runs may have ended, be running or have been killed. A word that is a folder is a run, or holds runs of which
 the newest is meant; without one that is the newest below outputs/. Other words are metrics: a name, its last part
-(loss means train/loss and val/loss) or a pattern ('grad*'). Without one all numbers are drawn: losses, throughput,
-times, the rest. Of several runs, each plot holds one metric of all."""
+(loss means train/loss and val/loss) or a pattern ('grad*'); or else names of runs, as other verbs take them. Without
+a metric all numbers are drawn: losses, throughput, times, the rest. Of several runs each plot holds one metric."""
 
 _EXAMPLES = (
     ("ezpz plot", "all numbers of the newest run"),
-    ("ezpz plot DIR loss --log", "the losses of one"),
-    ("ezpz plot DIR1 DIR2 loss", "two runs in one plot"),
+    ("ezpz plot train loss --log", "the losses of one"),
+    ("ezpz plot RUN1 RUN2 loss", "two runs in one plot"),
     ("ezpz plot --list", "the names of its metrics"),
 )
 
 
 def main(argv: Sequence[str]) -> int:
     """Draw and return the exit code."""
-    parser = make_verb_parser("plot", _OPTIONS, _ABOUT, usage="[DIR ...] [KEY ...] [options]", examples=_EXAMPLES)
+    parser = make_verb_parser("plot", _OPTIONS, _ABOUT, usage="[RUN ...] [KEY ...] [options]", examples=_EXAMPLES)
     return run_verb(parser, argv, _plot)
 
 
@@ -133,9 +132,10 @@ def _with_counters(run: Run, series: list[Series]) -> list[Series]:
 
 def _runs(options: Namespace) -> tuple[list[Run], list[str]]:
     """Return the runs and the metrics that the words mean."""
+    from ezpz.track.named import run_named
     from ezpz.track.run import open_run
-    from ezpz.track.terminal.choice import folder_of, sorted_out
+    from ezpz.track.terminal.choice import sorted_out
 
     named, keys = sorted_out(options.words)
-    folders = [folder_of(word) or Path(word) for word in named or ["outputs"]]
+    folders = [run_named(word) for word in named or (None,)]
     return [open_run(folder) for folder in dict.fromkeys(folders)], [*keys, *options.key]

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from ezpz.broken_pipe import give_up
-from ezpz.cli import make_verb_parser
+from ezpz.cli import RUN_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
 from ezpz.visible import show_path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _OPTIONS = (
-    option("dir", metavar="DIR", help="a run folder, or one that holds runs, of which the newest is meant"),
+    option("run", nargs="?", metavar="RUN", help=RUN_HELP),
     option("-o", "--output", metavar="FILE", help="the page (default: report.html in the run folder)"),
     option(
         "--public",
@@ -31,31 +31,31 @@ also of a run that is still running or was killed."""
 
 _EXAMPLES = (
     ("ezpz report outputs/train/2026-11-20-165036", "report.html in that folder"),
-    ("ezpz report DIR --public -o page.html", "one to hand to others"),
-    ("ezpz open DIR", "the same, and shown in a browser"),
+    ("ezpz report train --public -o page.html", "one to hand to others"),
+    ("ezpz open train", "the same, and shown in a browser"),
 )
 
 
 def main(argv: Sequence[str]) -> int:
     """Write the page, print where it is, and return the exit code."""
-    parser = make_verb_parser("report", _OPTIONS, _ABOUT, usage="DIR [options]", examples=_EXAMPLES)
+    parser = make_verb_parser("report", _OPTIONS, _ABOUT, usage="[RUN] [options]", examples=_EXAMPLES)
     return run_verb(parser, argv, _report)
 
 
 def _report(options: Namespace) -> int:
     try:
-        show_path(str(_write(options.dir, options.output, public=options.public)))
+        show_path(str(_write(options.run, options.output, public=options.public)))
     except BrokenPipeError:  # the page is written; who should have read its name has left
         give_up(sys.stdout)
     return 0
 
 
-def _write(folder: str, output: str | None, *, public: bool) -> Path:
+def _write(word: str | None, output: str | None, *, public: bool) -> Path:
+    from ezpz.track.named import run_named
     from ezpz.track.report import write_report
     from ezpz.track.run import open_run
-    from ezpz.track.terminal.choice import run_named
 
-    run = open_run(run_named(folder))
+    run = open_run(run_named(word))
     path = None if output is None else Path(output).expanduser().absolute()
     source = "the run folder" if output is None else "--output"
     try:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 
-from ezpz.errors import UsageError
-from ezpz.register import SHORTEST
 from ezpz.tables import Column
 from ezpz.tables import table as _table
 
@@ -16,19 +14,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.register import Launch
-
-
-def refuse_short(word: str) -> None:
-    """Refuse a word that is too short for a launch, where it names no job.
-
-    Raises:
-        UsageError: It is.
-    """
-    if len(word) < SHORTEST:
-        raise UsageError(
-            f"{word!r} is too short for a launch (from the command line); expected at least {SHORTEST} characters of "
-            "its id. Run `ezpz kill` for the list."
-        )
 
 
 def left_behind(running: Sequence[Launch]) -> list[dict[str, Any]]:

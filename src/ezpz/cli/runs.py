@@ -19,14 +19,16 @@ from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import NoAccessError, open_regular, refuse_unreadable
 from ezpz.redact import redact_text
-from ezpz.tables import USUAL, Column, hanging, or_dash, screen_width, table, wrapped
+from ezpz.tables import USUAL, Column, cut, hanging, or_dash, screen_width, table, wrapped
 from ezpz.track.chains import chain_of, in_words
 from ezpz.track.hardware import per_joule
 from ezpz.track.launches import launch_cause
+from ezpz.track.named import below, find_runs
+from ezpz.track.named import root as usual_root
 from ezpz.track.names import main_loss, main_throughput, unit
 from ezpz.track.quantities import duration
 from ezpz.track.records import parse
-from ezpz.track.run import is_run, open_run, seconds_taken
+from ezpz.track.run import open_run, seconds_taken
 from ezpz.track.run_summary import RunSummary
 from ezpz.track.terminal.screen import say
 from ezpz.track.values import encode
@@ -41,10 +43,6 @@ if TYPE_CHECKING:
     from ezpz.records.run import RunRecord
     from ezpz.track.records import Row
     from ezpz.track.run import Run
-
-# Folders that runs and their tools fill with thousands of files, and in which no run begins.
-_PASSED_OVER = {"plots", "logs", "profile", "checkpoints", "wandb", "node_modules", "site-packages", "__pycache__"}
-_DEEPEST = 8
 
 
 def _glances(root: Path) -> Iterator[dict[str, Any]]:
@@ -115,6 +113,8 @@ def _list_runs(options: Namespace) -> int:
         )
     chosen = [each for each in glances if options.state in {None, each["state"]}]
     chosen.sort(key=lambda each: (each["started"] or 0.0, each["folder"]))
+    for each, settings in zip(chosen, set_differently(chosen), strict=True):
+        each["set"] = settings
     text = json.dumps(chosen, indent=2) if options.json else render(chosen, len(glances), root).rstrip("\n")
     say(sys.stdout, text, "backslashreplace")
     return 0
@@ -122,42 +122,12 @@ def _list_runs(options: Namespace) -> int:
 
 def _root(name: str | None) -> Path:
     if name is None:
-        return Path("outputs") if Path("outputs").is_dir() else Path()
+        return usual_root()
     root = Path(name).expanduser()
     refuse_unreadable(root)
     if not root.is_dir():
         raise UsageError(f"no folder {root} (from the command line); expected one that holds runs, such as outputs.")
     return root
-
-
-def find_runs(root: Path, depth: int = 0, closed: list[str] | None = None) -> Iterator[Path]:
-    """Yield the run folders in ``root`` and below; links, hidden folders and what cannot be read are passed over.
-
-    Args:
-        root: The folder.
-        depth: How far it is below the one that was named.
-        closed: Takes the folders that may not be read.
-    """
-    try:
-        entries = list(os.scandir(root))
-    except PermissionError:
-        if closed is not None:
-            closed.append(str(root))
-        return
-    except OSError:
-        return
-    names = {entry.name for entry in entries}
-    if "pyvenv.cfg" in names:  # a virtual environment
-        return
-    if "metrics.jsonl" in names or ("run.json" in names and (not os.access(root, os.X_OK) or is_run(root))):
-        yield root  # of what may be listed and not read, `open_run` says so
-    for entry in entries if depth < _DEEPEST else ():
-        hidden = entry.name.startswith(".") or entry.name in _PASSED_OVER
-        try:
-            if not hidden and entry.is_dir(follow_symlinks=False):
-                yield from find_runs(root / entry.name, depth + 1, closed)
-        except OSError:
-            continue
 
 
 # One run: its ``run.json``, the head and the tail of its journal, and what its launcher has recorded of its end.
@@ -177,7 +147,8 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
 
     Returns:
         ``name state cause chain findings started ended seconds first_step_seconds attempt first_step last_step
-        last_row loss metric rate rate_unit joules per_joule per_joule_unit folder run``; times in epoch seconds, None
+        last_row set loss metric rate rate_unit joules per_joule per_joule_unit folder run``; ``set`` is the
+        configuration; times in epoch seconds, None
         where something is not known; ``chain`` is that of `chain_of`.
     """
     run = open_run(folder)
@@ -205,6 +176,7 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         "first_step": first["step"] if first else None,
         "last_step": last["step"] if last else None,
         "last_row": last["t"] if last else None,
+        "set": dict(record.config),
         "metric": metric,
         "loss": None if loss is None else encode(loss),
         "rate": rate,
@@ -213,13 +185,8 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         "per_joule": efficiency[0] if efficiency else None,
         "per_joule_unit": efficiency[1] if efficiency else None,
         "folder": str(run.folder),
-        "run": _below(folder, root),
+        "run": below(folder, root),
     }
-
-
-def _below(folder: Path, root: Path) -> str:
-    name = os.path.relpath(folder, root)
-    return root.absolute().name if name == "." else name
 
 
 def _head(path: Path) -> Row | None:
@@ -313,11 +280,57 @@ def _cause(run: Run) -> str:
     return (launch_cause(launch_id)[1] if launch_id else "") or run.cause
 
 
+# What was set differently.
+
+
+def set_differently(glances: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return for each run the settings that differ among the listed runs of its name, by their shortest clear names.
+
+    What says only where and when, such as a folder, is left out.
+    """
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for each in glances:
+        by_name.setdefault(each["name"], []).append(each["set"])
+    settings = {name: iter(_different(configs)) for name, configs in by_name.items()}
+    return [next(settings[each["name"]]) for each in glances]
+
+
+def _different(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    if all(config == configs[0] for config in configs):
+        return [{} for _ in configs]
+    from ezpz.track.compare.differences import same  # with these two 30 ms that alike runs need not
+    from ezpz.track.compare.kinds import Kind, kind_of
+    from ezpz.track.facts import flatten
+
+    flat = [dict(flatten(config)) for config in configs]
+
+    def differs(key: str) -> bool:
+        values = [each[key] for each in flat if key in each]
+        return len(values) < len(flat) or not all(same(value, values[0]) for value in values)
+
+    keys = [key for key in dict.fromkeys(key for each in flat for key in each) if kind_of(key) is not Kind.NEVER]
+    keys = [key for key in keys if differs(key)]
+    lasts = [key.rpartition(".")[2] for key in keys]
+    short = {key: last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)}
+    return [{short[key]: each[key] for key in keys if key in each} for each in flat]
+
+
+def _set_words(each: dict[str, Any], width: int | None) -> str:
+    words = " ".join(f"{key}={or_dash(value)}" for key, value in each["set"].items())
+    return cut(words or "-", width)
+
+
 # Runs as a table of 80 columns; a line below says why a run died, or how old the last row of a running one is.
 
 
-def _columns(now: float) -> tuple[Column, ...]:
-    """Return the columns: what each shows of a `glance`, and in which order they make room for a long name."""
+def _columns(now: float, is_set: bool, width: int | None) -> tuple[Column, ...]:
+    """Return the columns: what each shows of a `glance`, and in which order they make room for a long name.
+
+    Args:
+        now: The time.
+        is_set: Whether something was set differently.
+        width: The most columns that this may take; None for any number.
+    """
     return (
         Column("STATE", lambda each: each["state"]),
         Column("STARTED", lambda each: "-" if each["started"] is None else f"{age(now - each['started'])} ago"),
@@ -326,10 +339,12 @@ def _columns(now: float) -> tuple[Column, ...]:
         Column("LOSS", lambda each: or_dash(each["loss"]), is_right=True),
         Column("RATE", _rate_words, is_right=True, yields=3),
         Column("TOOK", lambda each: _lasted(each["seconds"]), is_right=True, yields=2),
+        *([Column("SET", lambda each: _set_words(each, width), yields=5)] if is_set else ()),
         Column("RUN", _run_words),
     )
 
 
+_SHORT = {"samples/s": "smp/s", "images/s": "img/s"}  # of a table that has room for few letters
 _MEANINGS = {
     "running": "busy",
     "finished": "good",
@@ -352,7 +367,9 @@ def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
     paint = painter(use_color(sys.stdout))
     terminal = screen_width()
     width = terminal or USUAL
-    (titles,), *texts = table(_columns(now), glances, terminal)
+    (titles,), *texts = table(
+        _columns(now, any(each["set"] for each in glances), terminal and terminal // 4), glances, terminal
+    )
     lines = [paint(titles, "minor")]
     for each, (text, *name) in zip(glances, texts, strict=True):
         state = visible(each["state"])
@@ -373,7 +390,7 @@ def _lasted(seconds: float | None) -> str:
 
 
 def _rate_words(each: dict[str, Any]) -> str:
-    return "-" if each["rate"] is None else f"{_count(each['rate'])}{_with_gap(each['rate_unit'])}"
+    return "-" if each["rate"] is None else f"{_count(each['rate'])} {_SHORT.get(each['rate_unit'], each['rate_unit'])}"
 
 
 def _run_words(each: dict[str, Any]) -> str:
@@ -386,11 +403,6 @@ def _note(each: dict[str, Any], now: float) -> str:
     if each["state"] == "running":
         return f"last row {age(now - each['last_row'])} ago" if each["last_row"] is not None else "no row yet"
     return visible(str(each["cause"]))
-
-
-def _with_gap(unit: str) -> str:
-    short = unit.removeprefix("samples")  # of a table that has room for few letters
-    return short if short.startswith("/") else f" {short}"
 
 
 def _count(value: float) -> str:

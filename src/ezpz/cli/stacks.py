@@ -6,12 +6,13 @@ import json
 import os
 import sys
 
-from ezpz.cli import make_verb_parser
-from ezpz.cli.running import refuse_short, table
+from ezpz.cli import LAUNCH_HELP, make_verb_parser
+from ezpz.cli.running import table
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import MachineError, UsageError
 from ezpz.launch.ask import ask
-from ezpz.register import named, running
+from ezpz.register import running
+from ezpz.track.named import running_named, unknown
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
     from ezpz.register import Launch
 
 _OPTIONS = (
-    option("id", nargs="?", metavar="ID", help="a launch, or its job; may be left out where only one runs"),
+    option(
+        "id",
+        nargs="?",
+        metavar="ID",
+        help=f"{LAUNCH_HELP}; where only one runs, that",
+    ),
     option("-v", "--verbose", action="store_true", help="the Python stack of every rank"),
     option(
         "--json", action="store_true", help="one JSON object: summary, why, and per rank rank, host, pid, where, frames"
@@ -75,16 +81,14 @@ def _launch(word: str | None) -> Launch:
     only = here or elsewhere
     if word is None and len(only) == 1:
         return only[0]
-    launch = None if word is None else named([*here, *elsewhere], word)
+    launch = None if word is None else running_named(word, [*here, *elsewhere])
     if launch is not None:
         return launch
-    if word is not None:
-        refuse_short(word)
     for text in ([table(here)] if here else []) + ([table(elsewhere, elsewhere=True)] if elsewhere else []):
         show(text, sys.stderr)
     if word is None:
         raise UsageError(f"{len(here) + len(elsewhere)} launches of yours run; expected an ID of the list above.")
-    raise UsageError(f"no launch {word!r} (from the command line) on {host}; expected an ID of the list above.")
+    raise unknown(word, more=" Those that run are above.")
 
 
 def stacks_of(launch: Launch) -> dict[str, Any]:

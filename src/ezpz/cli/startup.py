@@ -10,16 +10,16 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from ezpz.cli import make_verb_parser
+from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
-from ezpz.files import read_bytes, read_object, refuse_unreadable
+from ezpz.files import read_bytes, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
 from ezpz.records.run import RunRecord
 from ezpz.register import heads, main_folder
 from ezpz.tables import Column, cut, screen_width, table, wrapped
-from ezpz.track.launches import find_launch
+from ezpz.track.named import RUN_FILES, launch_named
 from ezpz.track.quantities import duration
 from ezpz.track.startup import GROUPS, STAGES, Startup, changes, delays, latest_hosts, median, read_startup
 from ezpz.track.terminal.screen import say
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from ezpz.track.foreign.start_times import StartTime
 
 _OPTIONS = (
-    option(
-        "what", nargs="*", metavar="RUN|LAUNCH|LOG", help="run folders, records of launches, logs (the last launch)"
-    ),
+    option("what", nargs="*", metavar="RUN|ID|LOG", help=f"a file with times, or {LAUNCH_HELP}"),
     option("--last", type=int, metavar="N", help="the last N launches of this user on this machine, as a table"),
     option("--json", action="store_true", help="print a JSON list"),
 )
@@ -51,7 +49,7 @@ _LETTER = dict(zip([stage.name for stage in STAGES], "l.pitrgmbs2", strict=True)
 
 def main(argv: Sequence[str]) -> int:
     """Print the starts that are named, and return the exit code."""
-    usage = "[RUN|LAUNCH|LOG ...] [options]"
+    usage = "[RUN|ID|LOG ...] [options]"
     return run_verb(make_verb_parser("startup", _OPTIONS, _ABOUT, usage=usage, examples=_EXAMPLES), argv, _show)
 
 
@@ -60,7 +58,7 @@ def _show(options: Namespace) -> int:
         raise UsageError(f"--last {options.last} (from the command line); expected a number of launches from 1 on.")
     if options.what and options.last is not None:
         raise UsageError("--last N is for this machine's launches; expected either it or names, not both.")
-    found = [_read(Path(name).expanduser()) for name in options.what] or _last(options.last or 1)
+    found = [_read(name) for name in options.what] or _last(options.last or 1)
     if options.json:
         text = json.dumps([_as_json(each) for each in found], indent=2)
     elif len(found) == 1:
@@ -105,37 +103,28 @@ def _last(count: int) -> list[_Launch | _Log]:
     if not found:
         raise UsageError(
             f"no launch in {main_folder()} (the default) recorded a stage; expected one of `launch`. Start one, or "
-            "name a run, the record of a launch or a log: ezpz startup RUN|LAUNCH|LOG."
+            "name a run, a launch or a log: ezpz startup RUN|ID|LOG."
         )
     return found[::-1]
 
 
-def _read(path: Path) -> _Launch | _Log:
-    """Open what the command line names: the record of a launch, a run (whose launch is looked for), or a log."""
-    if not path.exists():
+def _read(word: str) -> _Launch | _Log:
+    """Open what the command line names: a log, or a launch."""
+    path = Path(word).expanduser()
+    refuse_unreadable(path)
+    if path.is_file() and path.name not in RUN_FILES:
+        record = LaunchRecord.read(path) if path.suffix == ".json" else LaunchRecord()
+        return _launch(path, record) if record.launch_id else _log(path)
+    meant = launch_named(word)
+    if not meant.record:
+        has_one = RunRecord.read(Path(meant.run, "run.json")).launch_id
+        why = "its launch's record is not kept here any more" if has_one else "it names no launch"
         raise UsageError(
-            f"no file or folder {path} (from the command line); expected a run, the record of a launch, or a log. "
-            "`ezpz runs` lists runs."
+            f"{word} (from the command line) tells nothing of its start: {why}; expected a run that `launch` started, "
+            f"of which the newest 100 are kept in {main_folder()}."
         )
-    record = path / "run.json" if path.is_dir() else path
-    for place in (path, record):
-        refuse_unreadable(place)
-    fields = read_object(record) if record.name.endswith(".json") else {}
-    if "launch_id" in fields:
-        return _launch(record, LaunchRecord.of(fields))
-    if path.is_dir() or fields:
-        run = RunRecord.of(fields)
-        run.refuse_newer(record)
-        launch_id = run.launch_id
-        kept = find_launch(launch_id) if launch_id else None
-        if kept is None:
-            why = "its launch's record is not kept here any more" if launch_id else "it names no launch"
-            raise UsageError(
-                f"{path} (from the command line) tells nothing of its start: {why}; expected a run that `launch` "
-                f"started, of which the newest 100 are kept in {main_folder()}."
-            )
-        return _launch(*kept)
-    return _log(path)
+    place = Path(meant.record, "run.json")
+    return _launch(place, LaunchRecord.read(place))
 
 
 def _launch(path: Path, launch: LaunchRecord) -> _Launch:

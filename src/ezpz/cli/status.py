@@ -8,11 +8,12 @@ import sys
 import time
 from pathlib import Path
 
-from ezpz.cli import make_verb_parser
+from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli.running import age, left_behind, left_lines
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.job import ENDED, QUEUED, RUNNING
 from ezpz.cluster.jobs import my_jobs, not_listed, scheduler_questions, user_name
+from ezpz.errors import UsageError
 from ezpz.files import open_regular, read_bytes
 from ezpz.records.launch import LaunchRecord
 from ezpz.register import heads, of_record, running
@@ -28,11 +29,17 @@ if TYPE_CHECKING:
     from ezpz.cluster.job import Job
     from ezpz.register import Head, Launch
 
-_OPTIONS = (option("--json", action="store_true", help="one JSON object: rows, and what did not answer"),)
+_OPTIONS = (
+    option("launch", nargs="?", metavar="RUN|ID", help=f"this one alone, however old: {LAUNCH_HELP}"),
+    option("--json", action="store_true", help="one JSON object: rows, and what did not answer"),
+)
 _ABOUT = """\
 Jobs of yours that wait, run or ended within a day, as the scheduler tells them, with their launches; and launches
 without a job. The scheduler is asked one question, and not again for 30 s."""
-_EXAMPLES = (("ezpz status", "what waits, what runs and how far it is, what ended and why"),)
+_EXAMPLES = (
+    ("ezpz status", "what waits, what runs and how far it is, what ended and why"),
+    ("ezpz status 12", "a job alone"),
+)
 _RECENT = 86400.0  # seconds: what ended earlier is left out
 _LOST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host
 _MOST = 20  # rows of what has ended
@@ -43,7 +50,8 @@ _STATES = {"queued": "minor", "running": "busy", "finished": "good", "ended": "d
 
 def main(argv: Sequence[str]) -> int:
     """Print the table and return the exit code."""
-    return run_verb(make_verb_parser("status", _OPTIONS, _ABOUT, usage="[--json]", examples=_EXAMPLES), argv, _status)
+    parser = make_verb_parser("status", _OPTIONS, _ABOUT, usage="[RUN|ID] [--json]", examples=_EXAMPLES)
+    return run_verb(parser, argv, _status)
 
 
 def _status(options: Namespace) -> int:
@@ -51,8 +59,12 @@ def _status(options: Namespace) -> int:
     jobs, silent = my_jobs(os.environ, user_name(), scheduler_questions())
     records = heads()
     here, _ = running(records)
-    rows = _rows(jobs, _launches(records, now), now, {launch.launch_id for launch in here})
+    ids = {launch.launch_id for launch in here}
+    rows = _rows(jobs, _launches(records, now), now, ids)
     left, missing = left_behind(here), not_listed(os.environ)
+    if options.launch is not None:
+        rows = [_row_named(options.launch, rows, now, ids)]
+        left = [each for each in left if each["launch_id"] == rows[0]["launch_id"]]
     if options.json:
         show(json.dumps({"rows": rows, "silent": silent, "not_listed": missing, "left_behind": left}, indent=2))
         return 0
@@ -132,6 +144,30 @@ def _rows(
     rows.sort(key=place)
     over = [row for row in rows if row["state"] not in order]
     return [row for row in rows if row["state"] in order] + over[-_MOST:]
+
+
+def _row_named(word: str, rows: Sequence[dict[str, Any]], now: float, here: Container[str]) -> dict[str, Any]:
+    """Return the row of the launch or job that a word means, also of one that ended before those that are shown.
+
+    Raises:
+        UsageError: There is none.
+    """
+    of_job = next((row for row in rows if row["job"] and word in {row["job"], row["job"].partition(".")[0]}), None)
+    if of_job:
+        return of_job
+    from ezpz.track.named import launch_named
+
+    meant = launch_named(word)
+    if not meant.record:
+        raise UsageError(
+            f"{word} (from the command line) names no launch whose record is kept here; expected a run that `launch` "
+            "started. `ezpz runs` lists it."
+        )
+    path = Path(meant.record, "run.json")
+    record = LaunchRecord.read(path)
+    record.refuse_newer(path)
+    shown = next((row for row in rows if row["launch_id"] == record.launch_id), None)
+    return shown or _of_launch(of_record(record, meant.record), record, now, here)
 
 
 def _of_job(job: Job, launch: tuple[Launch, LaunchRecord] | None, now: float, here: Container[str]) -> dict[str, Any]:

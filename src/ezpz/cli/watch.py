@@ -35,26 +35,26 @@ def _seconds(text: str) -> float:
 
 
 _OPTIONS = (
-    option("words", nargs="*", metavar="DIR|KEY", help="the run's folder, and metrics, as described above"),
+    option("words", nargs="*", metavar="RUN|KEY", help="the run, and metrics, as described above"),
     option("--interval", type=_seconds, default="2", metavar="S", help="seconds between two looks"),
     option("--once", action="store_true", help="look once"),
 )
 _ABOUT = """\
-DIR is the run's folder, or one that holds runs, of which the newest is meant; without it that is the newest below
-outputs/. KEY is a metric: a name, its last part or a pattern, as for `ezpz plot`. On a terminal the picture is
-drawn again in its place; elsewhere there is a line whenever something was recorded, and one when the values of the
-hardware are new, each half minute."""
+RUN is a run's folder, or one that holds runs, of which the newest is meant, or a name as other verbs take it; without
+it that is the newest below outputs/. KEY is a metric: a name, its last part or a pattern, as for `ezpz plot`. On a
+terminal the picture is drawn again in its place; elsewhere there is a line whenever something was recorded, and one
+when the values of the hardware are new, each half minute."""
 _EXAMPLES = (
     ("ezpz watch", "the newest run below outputs/"),
-    ("ezpz watch DIR loss 'grad*'", "some metrics of one"),
+    ("ezpz watch train loss 'grad*'", "some metrics of one"),
     ("ezpz watch --once", "how far it is now"),
 )
-_EXITS = (("0", "the run has ended, however it ended"), ("2", "no such folder or metric"), ("130", "after Ctrl-C"))
+_EXITS = (("0", "the run has ended, however it ended"), ("2", "no such run or metric"), ("130", "after Ctrl-C"))
 
 
 def main(argv: Sequence[str]) -> int:
     """Follow a run and return the exit code."""
-    usage = "[DIR] [KEY ...] [options]"
+    usage = "[RUN] [KEY ...] [options]"
     parser = make_verb_parser("watch", _OPTIONS, _ABOUT, usage=usage, examples=_EXAMPLES, exits=_EXITS)
     return run_verb(parser, argv, _watch)
 
@@ -69,7 +69,7 @@ def _watch(options: Namespace) -> int:
         raise UsageError(
             f"{len(folders)} folders (from the command line): {', '.join(folders)}; expected one run to watch."
         )
-    folder = _folder(folders[0] if folders else "outputs", options)
+    folder = _folder(folders[0] if folders else None, options)
     if folder is None:
         return 0
     followed = _Followed(folder)
@@ -143,12 +143,16 @@ def _continues(attempt: Attempt) -> bool:
     return attempt.newest in {launch.launch_id for launch in here}
 
 
-def _folder(word: str, options: Namespace) -> Path | None:
+def _folder(word: str | None, options: Namespace) -> Path | None:
     """Return the run folder, waiting for one where there is none yet; None if the reader has left."""
-    from ezpz.track.terminal.choice import folder_of
+    from ezpz.track.named import folder_of, is_folder, run_named
     from ezpz.track.terminal.screen import say
 
     is_announced = False
+    if word is None and is_folder("outputs"):
+        word = "outputs"
+    if word is None or not is_folder(word):
+        return run_named(word)
     while (folder := folder_of(word)) is None:
         if options.once:
             raise TrackError(f"no run yet in {word}; expected a journal. Without --once this waits for one.")

@@ -8,16 +8,14 @@ import shlex
 import time
 from pathlib import Path
 
-from ezpz.cli import make_verb_parser
+from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
-from ezpz.errors import EzpzError, MachineError, UsageError
+from ezpz.errors import EzpzError, MachineError
 from ezpz.fields import replace
-from ezpz.files import read_object, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
-from ezpz.records.run import RunRecord
-from ezpz.register import SHORTEST, as_here, main_folder, named, read, recorded
+from ezpz.register import as_here, read
 from ezpz.tables import hanging
-from ezpz.track.launches import find_launch
+from ezpz.track.named import launch_named
 from ezpz.track.quantities import duration
 from ezpz.visible import show, visible
 from ezpz.why import Certainty, Facts, diagnose
@@ -35,7 +33,7 @@ _OPTIONS = (
         "launch",
         nargs="?",
         metavar="RUN|ID",
-        help="a run folder, the record of a launch, its job, or the first characters of its id, at least 4 (the last)",
+        help=LAUNCH_HELP,
     ),
     option("--json", action="store_true", help="one JSON object: launch, state, causes, and what was seen"),
 )
@@ -69,23 +67,13 @@ def _why(options: Namespace) -> int:
 
 
 def _facts(word: str | None) -> Facts:
-    """Return the facts of the launch that is meant.
+    """Return the facts of the launch that is meant, or of a run without one.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is none, or several are meant.
     """
-    if word is None:
-        newest = next(recorded(), None)
-        if newest is None:
-            raise UsageError(
-                f"no launch in {main_folder()} (the default); expected the record of one. Start one, or name a "
-                "run or the record of a launch: ezpz why RUN."
-            )
-        return _of_launch(Path(newest.folder))
-    path = Path(word)
-    if path.exists():
-        return _of_path(path)
-    return _of_launch(_by_id(word))
+    meant = launch_named(word)
+    return _of_launch(Path(meant.record), meant.run) if meant.record else _read("", meant.run)
 
 
 def _of_launch(folder: Path, run_folder: str = "") -> Facts:
@@ -97,38 +85,10 @@ def _of_launch(folder: Path, run_folder: str = "") -> Facts:
     return facts
 
 
-def _of_path(path: Path) -> Facts:
-    folder = path if path.is_dir() else path.parent
-    for place in (folder, folder / "run.json"):
-        refuse_unreadable(place)
-    fields = read_object(folder / "run.json")
-    if not fields:
-        raise UsageError(
-            f"no run.json in {folder} (from the command line); expected a run folder or the record of a launch. "
-            "`ezpz runs` lists runs."
-        )
-    if "launch_id" in fields:
-        return _of_launch(folder.absolute())
-    launch_id = RunRecord.of(fields).launch_id
-    kept = find_launch(launch_id) if launch_id else None
-    return _of_launch(kept[0].parent, str(folder.absolute())) if kept else _read("", str(folder.absolute()))
-
-
 def _read(launch_folder: str, run_folder: str) -> Facts:
     facts = Facts.read(launch_folder, run_folder)
     facts.run.refuse_newer(Path(run_folder, "run.json"))
     return facts
-
-
-def _by_id(word: str) -> Path:
-    """Return the folder of the launch whose id begins with a word, or of the last one of the job that it names."""
-    launch = named(recorded(), word, last=True)
-    if launch is None:
-        raise UsageError(
-            f"no run, record or launch {word!r} (from the command line); expected a run folder, or at least {SHORTEST} "
-            f"characters of the id of one of the launches in {main_folder()}. `ezpz runs` lists runs."
-        )
-    return Path(launch.folder)
 
 
 def _ask(facts: Facts) -> None:

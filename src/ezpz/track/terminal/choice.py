@@ -1,57 +1,17 @@
-"""Find the metrics and the run that a user means by the words they type."""
+"""Find the metrics that a user means by the words they type, and tell them from runs."""
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ezpz.errors import UsageError, nearest
-from ezpz.files import no_access, refuse_unreadable
-from ezpz.track.run import is_run
+from ezpz.track.named import is_run_word, newest_run, root, unknown
+from ezpz.track.run import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-
-# The newest run below a folder.
-
-_DEEPEST = 4  # folders below the root: outputs/<name>/<stamp> and some more
-_FILES = ("metrics.jsonl", "run.json")
-
-
-def newest_run(root: Path, closed: list[str] | None = None) -> Path | None:
-    """Return the run folder below ``root``, or that folder itself, whose journal or ``run.json`` changed last.
-
-    Folders that hold a run are not searched for more, and neither are hidden ones, nor links to folders, nor what may
-    not be read.
-
-    Args:
-        root: The folder.
-        closed: Takes the folders that may not be read.
-    """
-
-    def pass_over(error: OSError) -> None:
-        if isinstance(error, PermissionError) and closed is not None:
-            closed.append(str(error.filename))
-
-    newest: tuple[float, Path] | None = None
-    depth = len(root.parts)
-    for place, folders, files in os.walk(root, onerror=pass_over):
-        path = Path(place)
-        held = [name for name in _FILES if name in files]
-        if held:
-            folders.clear()
-            with suppress(OSError):  # removed at this moment
-                changed = max((path / name).stat().st_mtime for name in held)
-                newest = max(newest, (changed, path)) if newest else (changed, path)
-        elif len(path.parts) - depth >= _DEEPEST:
-            folders.clear()
-        else:
-            folders[:] = [name for name in folders if not name.startswith(".")]
-    return newest[1] if newest else None
 
 
 _LISTED = 12  # names that an error shows
@@ -109,81 +69,24 @@ def sorted_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Take the words of a command line apart.
 
     Returns:
-        Those that are folders, or files of a run, and all others: metrics.
+        Those that mean runs, as `ezpz.track.named` finds them, and all others: metrics.
 
     Raises:
-        UsageError: There is no folder among them, and the first one reads like a path, or outputs/ is not here either.
+        UsageError: There is no run among them, and the first one reads like a path, or there is no run here either.
     """
-    folders = [word for word in words if _is_folder(word)]
-    keys = [word for word in words if word not in folders]
-    if folders or not keys:
-        return folders, keys
+    runs = [word for word in words if is_run_word(word, _of_newest)]
+    keys = [word for word in words if word not in runs]
+    if runs or not keys:
+        return runs, keys
     first = keys[0]
     if first.startswith(("/", ".", "~")) or first.endswith("/") or ("/" in first and Path(first).parts[0] == "outputs"):
-        folder_of(first)
-    if not Path("outputs").is_dir():
-        raise UsageError(
-            f"{first!r} is no folder, and there is no outputs/ here whose newest run could be meant (from the command "
-            "line); expected a run folder. `ezpz runs` lists them."
-        )
+        raise unknown(first)
+    if not Path("outputs").is_dir() and newest_run(root()) is None:
+        raise unknown(first)
     return [], keys
 
 
-def _is_folder(word: str) -> bool:
-    path = Path(word).expanduser()
-    return path.is_dir() or (path.name in {"metrics.jsonl", "run.json"} and path.is_file())
-
-
-def folder_of(word: str) -> Path | None:
-    """Return the run folder that a word means: that folder, or the newest run below it; None if there is no run yet.
-
-    Args:
-        word: A folder, or a file in a run folder.
-
-    Raises:
-        UsageError: There is no such folder, it may not be read, or the file is in no run folder.
-    """
-    path = Path(word).expanduser().absolute()
-    refuse_unreadable(path)
-    if path.is_file():
-        if not is_run(path.parent):
-            raise UsageError(
-                f"{path} is a file of no run (from the command line): its folder has no metrics.jsonl; expected a run "
-                "folder, or one that holds runs. `ezpz runs` lists them."
-            )
-        return path.parent
-    if not path.is_dir():
-        raise UsageError(
-            f"no folder {path} (from the command line, which means outputs/ where it names none); "
-            "expected a run folder, or one that holds runs. `ezpz runs` lists them."
-        )
-    if is_run(path):
-        return path
-    closed: list[str] = []
-    found = newest_run(path, closed)
-    if found is None and closed:  # there may be one
-        raise no_access(closed[0])
-    return found
-
-
-def run_named(word: str | None) -> Path:
-    """Return the run folder that a user means, for every verb that takes one run.
-
-    Args:
-        word: A run folder, a file in it, a folder that holds runs, of which the newest is meant, or a name below
-            outputs/ as ``ezpz runs`` lists it; None for the newest run below outputs/.
-
-    Raises:
-        UsageError: There is none.
-    """
-    place = word or "outputs"
-    if word and not Path(word).expanduser().exists() and Path("outputs", word).is_dir():
-        place = os.path.join("outputs", word)  # noqa: PTH118  # as it was typed
-    folder = folder_of(place)
-    if folder is None:
-        source = "from the command line" if word else "the default"
-        raise UsageError(
-            f"no run in {place} ({source}); expected a folder with a metrics.jsonl, as ezpz.History leaves it, or one "
-            "that holds such folders. `ezpz runs` lists them."
-        )
-    return folder
+def _of_newest(word: str) -> list[str]:
+    """Return the metrics of the newest run that a word means."""
+    folder = newest_run(root())
+    return matching(word, list(open_run(folder).table.cells)) if folder else []
