@@ -228,6 +228,80 @@ def test_a_command_that_cannot_be_started_is_refused(fake, refuses):
     refuses(main, [(["--time", "1h", *words], said) for words, said in NO_COMMANDS])
 
 
+BEHIND = [
+    (
+        "python3 train.py --dry-run",
+        (
+            "ezpz: --dry-run stands behind the command (from the command line), whose own it would be; expected options "
+            "of `ezpz submit` in front of it. Write `ezpz submit --time 1h --dry-run -- python3 train.py`, or, if it is "
+            "the "
+            "command's own, `ezpz submit --time 1h -- python3 train.py --dry-run`."
+        ),
+    ),
+    (
+        "python3 -O train.py --lr 1 -q debug --x",
+        "Write `ezpz submit --time 1h -q debug -- python3 -O train.py --lr 1 --x`",
+    ),
+    ("launch -n 4 python3 train.py --time=2h", "Write `ezpz submit --time 1h --time=2h -- -n 4 python3 train.py`, or"),
+    ("bash job.sh --nhosts 2", "Write `ezpz submit --time 1h --nhosts 2 -- bash job.sh`, or"),
+]
+
+
+def test_options_behind_a_command_are_refused_with_both_ways_to_write_them(place, fake, refuses):
+    fake("slurm")
+    refuses(main, [(["--time", "1h", *line.split()], said) for line, said in BEHIND])
+
+
+@pytest.mark.parametrize("line", ["-- python3 train.py --dry-run -q x", "python3 -O train.py --lr 1"])
+def test_options_of_the_command_are_its_own(line, fake, capsys):
+    kept = fake("slurm")
+    assert main(["--time", "1h", *line.split()]) == 0
+    assert f"\nlaunch {line.removeprefix('-- ')}\n" in written(capsys.readouterr().out)[1]
+    assert (kept / "count").exists()
+
+
+NO_PROGRAMS = [
+    (
+        "job.sh --nodes 2",
+        "ezpz: cannot run job.sh (from the command line): it is not found on PATH; expected a program.",
+    ),
+    ("./plain --x", "ezpz: cannot run ./plain (from the command line): it is not executable; expected a program."),
+    ("train.py", "expected a program. Try `ezpz submit … -- python3 train.py`."),
+    (
+        "mpiexec -n 2 -ppn 1 python3 train.py",
+        (
+            "ezpz: mpiexec as the command (from the command line) starts ranks itself, and every rank would start it; "
+            "expected the program alone. Write `ezpz submit --time 1h -- -n 2 -ppn 1 python3 train.py`."
+        ),
+    ),
+    ("-n 4 srun python3 train.py", "ezpz: srun as the command (from the command line) starts ranks itself"),
+    ("srun --help", "Write `ezpz submit --time 1h -- [options] COMMAND`."),
+    ("sbatch queued.sh", "ezpz: sbatch as the command (from the command line) queues jobs"),
+    (
+        "./queued.sh",
+        (
+            "ezpz: ./queued.sh as the command (from the command line) is a job file (#SBATCH in line 2), which every "
+            "rank would run; expected the program that it starts. Run `sbatch ./queued.sh` to queue it, or write `ezpz "
+            "submit "
+            "--time 1h -- COMMAND`."
+        ),
+    ),
+    ("bash -e queued.pbs", "is a job file (#PBS in line 2), which every rank would run"),
+    ("launch --dry-run python3 train.py", "ezpz: an option of launch that runs nothing: --dry-run python3 train.py"),
+]
+
+
+def test_a_command_that_launch_refuses_is_refused(place, fake, refuses, capsys):
+    kept = fake("slurm")
+    (place / "plain").write_text("#!/bin/sh\n")
+    for name, mark in (("queued.sh", "SBATCH"), ("queued.pbs", "PBS")):
+        (place / name).write_text(f"#!/bin/bash\n#{mark} -N 2\nlaunch true\n")
+    refuses(main, [(["--time", "1h", "--", *line.split()], said) for line, said in NO_PROGRAMS])
+    assert not (kept / "count").exists()
+    assert main(["--force", "--", "comes-with-a-module"]) == 0  # of the site, in the job alone
+    assert "ezpz: --force: cannot run comes-with-a-module" in capsys.readouterr().err
+
+
 def test_options_that_say_the_same_as_ours_and_more_are_taken(fake, capsys):
     kept = fake("slurm")
     asked = ["-O=--nodes=2", "-O=--time=00:30:00", "-O=--array=0-1", "--nhosts", "2", "--time", "30m"]

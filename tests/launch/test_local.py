@@ -197,6 +197,7 @@ def test_a_bare_launch_prints_the_line_and_starts_nothing(launch):
 def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, subtests):
     (tmp_path / "plain.py").write_text("x")
     lab.program(tmp_path / "broken", "#!/no/such/interpreter\n")
+    lab.program(tmp_path / "job.sh", "#!/bin/bash\n#SBATCH --nodes=2\nlaunch true\n")
     (tmp_path / "hosts").write_text("n01\nn02\n")
     for args, code, words in [  # what is typed, the exit code, and words of the one line
         (["--nprogs", "2", "true"], 2, "unknown option --nprogs"),
@@ -205,6 +206,10 @@ def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, subtest
         (["--hostfile", "/no/such", "true"], 2, "cannot read the host file /no/such"),
         (["no-such-program"], 127, "no-such-program (from the command line): it is not found on PATH"),
         (["./plain.py"], 126, "not executable; expected a program. Try `launch python3 ./plain.py`."),
+        (["mpiexec", "-np", "2", "true"], 2, "mpiexec as the command (from the command line) starts ranks itself"),
+        (["--dry-run", "srun", "-n2", "true"], 2, "expected the program alone. Write `launch -n2 true`."),
+        (["./job.sh"], 2, "./job.sh as the command (from the command line) is a job file (#SBATCH in line 2), which"),
+        (["bash", "job.sh"], 2, "Run `sbatch job.sh` to queue it, or write `launch COMMAND`."),
         (["./broken"], 127, "No such file or directory"),
         (["--hostfile", "hosts", "--flavour", "mpich", "true"], 125, "no mpiexec of MPICH on PATH"),
     ]:

@@ -15,7 +15,8 @@ from ezpz.dist import host_memory
 from ezpz.dist.simulate.rank import RUN_ID
 from ezpz.errors import UsageError
 from ezpz.fields import Record
-from ezpz.files import read_object, why_not_run
+from ezpz.files import read_object
+from ezpz.launch.command import why_missing
 from ezpz.launch.contract import rank_variables, started_here
 from ezpz.launch.options import count, devices, duration
 from ezpz.ranks import Ranks
@@ -186,10 +187,9 @@ def _taken() -> int:
 
 def _missing(program: str) -> int:
     """Return 127 or 126 when the program cannot run here, as a shell does."""
-    reason, code = why_not_run(program)
+    reason, code = why_missing(program, "ezpz simulate …")
     if code:
-        hint = f" Try `ezpz simulate … python3 {program}`." if program.endswith(".py") else ""
-        _print(f"cannot run {program} (from the command line): {reason}; expected a program.{hint}")
+        _print(reason)
     return code
 
 

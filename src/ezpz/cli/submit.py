@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from argparse import REMAINDER, ArgumentTypeError
@@ -34,7 +35,9 @@ from ezpz.cluster.scheduler import scheduler, schedulers
 from ezpz.cluster.site import load, recognise
 from ezpz.errors import EzpzError, MachineError, UsageError, nearest
 from ezpz.fields import Record
-from ezpz.files import make_closed_folder, write_whole
+from ezpz.files import find_program, make_closed_folder, write_whole
+from ezpz.launch.command import refuse_other_launchers, why_missing
+from ezpz.launch.options import parse
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -178,7 +181,8 @@ def main(argv: Sequence[str]) -> int:
     parser = make_verb_parser(
         "submit", _OPTIONS, _ABOUT, usage=_USAGE, examples=_EXAMPLES, exits=_EXITS, allow_abbrev=False
     )
-    return run_verb(parser, argv or ["--help"], lambda asked: _submit(asked, os.environ))
+    words = list(argv or ["--help"])
+    return run_verb(parser, words, lambda asked: _submit(asked, words, os.environ))
 
 
 class _Machine(Record):
@@ -208,8 +212,8 @@ class _Machine(Record):
         return f"any {self.around.title} cluster"
 
 
-def _submit(asked: Namespace, environ: Mapping[str, str]) -> int:
-    command = _command(asked.command)
+def _submit(asked: Namespace, argv: list[str], environ: Mapping[str, str]) -> int:
+    command = _command(asked.command, argv[: len(argv) - len(asked.command)])
     machine = _machine(asked, environ)
     job = _asked(asked, machine, command, environ)
     found = options(machine.kind, machine.site, job, template=False)
@@ -217,7 +221,8 @@ def _submit(asked: Namespace, environ: Mapping[str, str]) -> int:
     _check_options(machine.kind, job, is_chain=is_chain)
     folder = _folder(asked.output, job.name, is_chain=is_chain)
     jobs = _most_jobs(asked) if is_chain else 1
-    _check(asked, machine, found, job, folder="" if asked.dry_run and not is_chain else folder, is_chain=is_chain)
+    kept_in = "" if asked.dry_run and not is_chain else folder
+    _check(asked, machine, found, job, command, folder=kept_in, is_chain=is_chain)
     if not asked.dry_run:
         job = _with_folder(job, folder)
         found = options(machine.kind, machine.site, job)
@@ -252,24 +257,39 @@ def _submit(asked: Namespace, environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _command(words: list[str]) -> tuple[str, ...]:
+def _command(words: list[str], front: list[str]) -> tuple[str, ...]:
     """Return what launch starts: the words behind --, and behind `launch` where they begin with it.
 
+    Args:
+        words: What is behind our options; it may begin with --.
+        front: Our options, as they were given.
+
     Raises:
-        UsageError: There are none, or the script is not there.
+        UsageError: There are none, they hold options of ours, launch would refuse them, or the script is not there.
     """
+    is_marked = "--" in (*words[:1], *front[-1:])
     words = words[words[:1] == ["--"] :]
+    front = front[: len(front) - (front[-1:] == ["--"])]
     for start in (["launch"], ["ezpz", "launch"]):
         if words[: len(start)] == start:
             words = words[len(start) :]
-    program = _program(words)
+    options_of_launch = parse(words, {}) if words and words[0].startswith("-") else None
+    program = list(options_of_launch.command) if options_of_launch else words
     if not program:
         raise UsageError(
             "no command (from the command line); expected `ezpz submit [options] -- COMMAND`, such as "
             "`ezpz submit --time 1h -- python3 train.py`."
         )
-    if re.fullmatch(r"python[0-9.]*", Path(program[0]).name):
-        script = next((word for word in program[1:] if not word.startswith("-")), "")
+    if options_of_launch and not options_of_launch.starts_ranks:
+        raise UsageError(
+            f"an option of launch that runs nothing: {shlex.join(words)} (from the command line); expected a job that "
+            "trains. Leave out --dry-run, --explain or --json of launch."
+        )
+    refuse_other_launchers(program, shlex.join(["ezpz", "submit", *front, "--"]))
+    if not is_marked:
+        _refuse_own_options(program, words[: len(words) - len(program)], front)
+    if _is_python(program[0]):
+        script = _script(program)
         options_only = program[1 : program.index(script)] if script else []
         if script.endswith(".py") and not {"-m", "-c", "-W", "-X"} & set(options_only) and not Path(script).exists():
             raise UsageError(
@@ -279,15 +299,68 @@ def _command(words: list[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _program(words: Sequence[str]) -> list[str]:
-    """Return the program and its words behind the options of launch.
+def _refuse_own_options(program: list[str], of_launch: list[str], front: list[str]) -> None:
+    """Refuse options of ours behind a command without --: whose they are meant to be is not known.
+
+    Args:
+        program: The command.
+        of_launch: Options of launch in front of it.
+        front: Our options.
 
     Raises:
-        UsageError: Launch would refuse the options.
+        UsageError: There is one.
     """
-    from ezpz.launch.options import parse
+    flags = {name: keywords.get("action") == "store_true" for names, keywords in _OPTIONS for name in names}
+    flags = {name: flag for name, flag in flags.items() if name.startswith("-")}
+    begins = program.index(_script(program)) if _is_python(program[0]) and _script(program) else 0
+    moved: list[str] = []
+    kept, index = program[: begins + 1], begins + 1
+    while index < len(program):
+        name, equals, _ = program[index].partition("=")
+        taken = 1 + (not equals and not flags.get(name, True))
+        (moved if name in flags else kept).extend(program[index : index + taken])
+        index += taken
+    if not moved:
+        return
+    ours, whole = ["ezpz", "submit", *front], [*of_launch, *program]
+    raise UsageError(
+        f"{moved[0]} stands behind the command (from the command line), whose own it would be; expected options of "
+        f"`ezpz submit` in front of it. Write `{shlex.join([*ours, *moved, '--', *of_launch, *kept])}`, or, if it is "
+        f"the command's own, `{shlex.join([*ours, '--', *whole])}`."
+    )
 
-    return list(parse(list(words), {}).command) if words and words[0].startswith("-") else list(words)
+
+def _is_python(program: str) -> bool:
+    return re.fullmatch(r"python[0-9.]*", Path(program).name) is not None
+
+
+def _script(program: Sequence[str]) -> str:
+    """Return the first word behind a Python that is no option: its script, or the name of its module."""
+    return next((word for word in program[1:] if not word.startswith("-")), "")
+
+
+def _program(words: Sequence[str]) -> list[str]:
+    """Return the program and its words behind the options of launch."""
+    return list(parse(list(words), {}).command) if words[0].startswith("-") else list(words)
+
+
+def _check_program(command: Sequence[str], venv: str | None) -> None:
+    """Refuse a program that is not on this machine, nor in the environment of the job.
+
+    Args:
+        command: The words behind launch.
+        venv: The environment that the user names.
+
+    Raises:
+        UsageError: It is not there, or no program.
+    """
+    program = _program(command)[0]
+    folders = filter(None, (venv, os.environ.get("VIRTUAL_ENV"), sys.prefix))
+    if _is_python(program) or any(find_program(f"{folder}/bin/{program}") for folder in folders):
+        return  # the job's environment has a Python of any name
+    reason, code = why_missing(program, "ezpz submit … --")
+    if code:
+        raise UsageError(f"{reason}{refusals.FORCE}")
 
 
 def _machine(asked: Namespace, environ: Mapping[str, str]) -> _Machine:
@@ -379,8 +452,6 @@ def _asked(asked: Namespace, machine: _Machine, command: Sequence[str], environ:
 
 def _outliving(around: Scheduler, command: Sequence[str]) -> tuple[str, ...]:
     """Return the option without which the job would end with the first host that dies, where launch is to go on."""
-    from ezpz.launch.options import parse
-
     goes_on = command[0].startswith("-") and parse(list(command), {}).attempts > 1
     return (around.outliving,) if goes_on and around.outliving else ()
 
@@ -475,6 +546,7 @@ def _check(
     machine: _Machine,
     found: list[Option],
     job: Asked,
+    command: Sequence[str],
     *,
     folder: str,
     is_chain: bool,
@@ -513,9 +585,10 @@ def _check(
         elif not asked.dry_run:
             name = queue or "(the default one)"
             notes.append(f"the limits of queue {name} were not checked: {machine.around.title} did not tell them")
-        folders = [(str(Path.cwd()), "the working folder"), *_output_of(asked.command)]
+        folders = [(str(Path.cwd()), "the working folder"), *_output_of(command)]
         folders += [(folder, "--output")] * bool(folder)
         user = os.environ.get("USER", "")
+        unless_forced(lambda: _check_program(command, asked.venv))
         unless_forced(lambda: refusals.check_shared(folders, site, user, probe.read))
     if is_chain:
         words = refusals.about_chain(site, queue)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.site import Site
 
 FORBIDDEN = "forbidden: "  # how the words of a site's table begin that refuse a chain
-_FORCE = " `--force` submits it all the same."
+FORCE = " `--force` submits it all the same."  # at the end of what --force passes
 _MOUNTS = "/proc/self/mounts"
 _IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
 # File systems that other hosts see too. One that a program serves (fuse.…) may be either: it is not judged.
@@ -36,7 +36,7 @@ _OWN_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/local")  # noqa: S108 
 
 def without_hint(error: UsageError) -> str:
     """Return the words of a refusal without the hint at --force."""
-    return str(error).removesuffix(_FORCE)
+    return str(error).removesuffix(FORCE)
 
 
 def check_filled_in(missing: Sequence[Option], program: str, flag: dict[str, str], who: str) -> None:
@@ -80,7 +80,7 @@ def check_queue(queues: Queues, name: str, origin: str, hosts: int, seconds: int
         if each not in known:
             raise UsageError(
                 f"unknown queue: {each!r} (from {origin}); expected one of {', '.join(known)} {source}."
-                f"{did_you_mean(each, known)}{_FORCE}"
+                f"{did_you_mean(each, known)}{FORCE}"
             )
     named = [known[each] for each in name.split(",") if each]
     named = named or [each for each in known.values() if each.is_default]
@@ -92,20 +92,20 @@ def check_queue(queues: Queues, name: str, origin: str, hosts: int, seconds: int
     if not queue.is_open:
         raise UsageError(
             f"closed: queue {queue.name} (from {origin}) takes no jobs now {source}; expected an open one. Name "
-            f"another with -q{others}.{_FORCE}"
+            f"another with -q{others}.{FORCE}"
         )
     ends = [end for end in _ends(queue, queues) if _takes_hosts(end, hosts)]
     if not ends or not _takes_hosts(queue, hosts):
         raise UsageError(
             f"wrong number of hosts: --nhosts {hosts}; expected {_range(queue, _ends(queue, queues))}, as queue "
-            f"{queue.name} takes {source}. Change --nhosts, or name another queue with -q{others}.{_FORCE}"
+            f"{queue.name} takes {source}. Change --nhosts, or name another queue with -q{others}.{FORCE}"
         )
     longest = [_most(end.most_seconds for end in ends), queue.most_seconds]
     most = clock(min(limit for limit in longest if limit is not None))
     raise UsageError(
         f"too long: --time {clock(seconds)}; expected at most {most}, which queue {queue.name} grants to a job of "
         f"{hosts} host{'s' * (hosts > 1)} {source}. Shorten --time, with --until-done for a training that takes "
-        f"longer, or name another queue with -q{others}.{_FORCE}"
+        f"longer, or name another queue with -q{others}.{FORCE}"
     )
 
 
@@ -158,7 +158,7 @@ def check_shared(folders: Iterable[tuple[str, str]], site: Site | None, user: st
         if why:
             raise UsageError(
                 f"not seen by all hosts: {path} (from {origin}) is {why}; expected a folder that every host of the job "
-                f"sees, such as one of your project. Call it there, or name one with --output.{_FORCE}"
+                f"sees, such as one of your project. Call it there, or name one with --output.{FORCE}"
             )
 
 
@@ -213,5 +213,5 @@ def check_chain(words: str, queue: str, site: Site | None) -> None:
     if words.startswith(FORBIDDEN):
         raise UsageError(
             f"a chain in queue {queue or 'of the scheduler'} of {site.name if site else 'this site'} is {words}; "
-            f"expected another queue. Name one with -q, or leave out --jobs and --until-done.{_FORCE}"
+            f"expected another queue. Name one with -q, or leave out --jobs and --until-done.{FORCE}"
         )

@@ -15,9 +15,10 @@ from functools import partial
 
 from ezpz.broken_pipe import ending_with_the_reader
 from ezpz.errors import EzpzError, MachineError, end_with
-from ezpz.files import private_folder, why_not_run
+from ezpz.files import private_folder
 from ezpz.interpreter import open_standard_files
 from ezpz.interrupt import FOR_RANKS, Deferring, Raising, end_now
+from ezpz.launch.command import refuse_other_launchers, why_missing
 from ezpz.launch.limits import shortage
 from ezpz.launch.options import LaunchOptions, parse
 from ezpz.launch.session import Session, say
@@ -82,6 +83,7 @@ def _refuse_removed_folder() -> None:
 
 
 def _launch(options: LaunchOptions) -> int:
+    refuse_other_launchers(options.command, "launch")
     session = Session(options)
     # A launch inside a rank of another one has nothing to do with the job.
     if not os.environ.get("EZPZ_CHAIN") or "EZPZ_LAUNCH_ID" in os.environ or not options.starts_ranks:
@@ -151,8 +153,7 @@ def _folder_of_shown() -> str:
 
 def _missing(builder: PlanBuilder, program: str) -> int:
     """Return 127 or 126 when the program cannot run here, where it can be known before anything starts."""
-    reason, code = why_not_run(program) if builder.is_here else ("", 0)
+    reason, code = why_missing(program, "launch") if builder.is_here else ("", 0)
     if code:
-        hint = f" Try `launch python3 {program}`." if program.endswith(".py") else ""
-        say(f"cannot run {program} (from the command line): {reason}; expected a program.{hint}")
+        say(reason)
     return code
