@@ -1,4 +1,4 @@
-"""Read and write a length of time: ``90``, ``90s``, ``10m``, ``1h30m``, ``HH:MM:SS``, ``off``."""
+"""Read and write a time: ``90``, ``90s``, ``10m``, ``1h30m``, ``HH:MM:SS``, ``off``; of a job also ``1-12``."""
 
 from __future__ import annotations
 
@@ -32,6 +32,29 @@ def read(text: str) -> float | None:
     if seconds > LONGEST:
         raise ValueError(f"{text!r} is longer than 1000 days; expected less, or off")
     return seconds or None
+
+
+def read_of_job(text: str) -> float | None:
+    """Return the seconds of a job's time: as `read` and sbatch have it, so ``1-12:00`` and ``90:00`` (minutes) too.
+
+    Raises:
+        ValueError: It is no time, too long, or a bare number, which is minutes to sbatch and seconds to qsub.
+    """
+    if re.fullmatch(r"[0-9]+(?:\.[0-9]*)?", text):
+        raise ValueError(
+            f"{text!r} is minutes to sbatch, and seconds to qsub and to launch; expected a unit: {text}m or {text}s"
+        )
+    days = re.fullmatch(r"([0-9]{1,4})-([0-9]{1,2})(?::([0-5]?[0-9]))?(?::([0-5]?[0-9]))?", text)
+    minutes = re.fullmatch(r"([0-9]{1,9}):([0-5][0-9])", text)
+    if days:
+        whole, hours, rest, seconds = (int(part or 0) for part in days.groups())
+        text = f"{whole}d{hours}h{rest}m{seconds}s"
+    elif minutes:
+        text = f"{minutes[1]}m{minutes[2]}s"
+    try:
+        return read(text)
+    except ValueError as error:
+        raise ValueError(str(error).replace("expected seconds (90), 90s,", "expected 90s,")) from None
 
 
 def in_words(seconds: float) -> str:

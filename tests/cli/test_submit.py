@@ -176,8 +176,15 @@ REFUSED = [
     ("slurm", ["--nhosts", "3"], "ezpz: wrong number of hosts: --nhosts 3; expected 1 to 2, as queue main takes"),
     ("slurm", ["-q", "mian"], "ezpz: unknown queue: 'mian' (from -q); expected one of main (from `scontrol show"),
     ("pbs", ["-q", "demand"], "ezpz: closed: queue demand (from -q) takes no jobs now (from `qstat -Qf`)"),
-    ("slurm", ["--time", "soon"], "ezpz: --time: 'soon' is not a time; expected seconds (90), 90s, 10m, 2h, 1d, "),
-    ("slurm", ["--time", "off"], "ezpz: --time: 'off' is no time of a job; expected e.g. 30m, 6h, 1d or HH:MM:SS"),
+    ("slurm", ["--time", "soon"], "ezpz: --time: 'soon' is not a time; expected 90s, 10m, 2h, 1d, "),
+    (
+        "slurm",
+        ["--time", "90"],
+        "ezpz: --time: '90' is minutes to sbatch, and seconds to qsub and to launch; expected a",
+    ),
+    ("slurm", ["-t90"], "ezpz: --time: '90' is minutes to sbatch"),
+    ("pbs", ["-l", "walltime=3600"], "expected a unit: 3600m or 3600s"),
+    ("slurm", ["--time", "off"], "ezpz: --time: 'off' is no time of a job; expected e.g. 30m, 6h, 1d, HH:MM:SS or D-"),
     ("slurm", ["--nhosts", "0"], "ezpz: --nhosts: '0' is no whole number from 1 on"),
     ("slurm", ["--name", "2nd try"], "ezpz: --name: '2nd try' is no name of a job; expected a letter, then letters"),
     ("slurm", ["-A", "mine; rm"], "ezpz: -A/--account: 'mine; rm' is no such name"),
@@ -232,10 +239,9 @@ BEHIND = [
     (
         "python3 train.py --dry-run",
         (
-            "ezpz: --dry-run stands behind the command (from the command line), whose own it would be; expected options "
-            "of `ezpz submit` in front of it. Write `ezpz submit --time 1h --dry-run -- python3 train.py`, or, if it is "
-            "the "
-            "command's own, `ezpz submit --time 1h -- python3 train.py --dry-run`."
+            "ezpz: --dry-run stands behind the command (from the command line), whose own it would be; expected "
+            "options of `ezpz submit` in front of it. Write `ezpz submit --time 1h --dry-run -- python3 train.py`, or, "
+            "if it is the command's own, `ezpz submit --time 1h -- python3 train.py --dry-run`."
         ),
     ),
     (
@@ -243,6 +249,7 @@ BEHIND = [
         "Write `ezpz submit --time 1h -q debug -- python3 -O train.py --lr 1 --x`",
     ),
     ("launch -n 4 python3 train.py --time=2h", "Write `ezpz submit --time 1h --time=2h -- -n 4 python3 train.py`, or"),
+    ("python3 train.py --nodes 2 --lr 1", "Write `ezpz submit --time 1h --nodes 2 -- python3 train.py --lr 1`, or"),
     ("bash job.sh --nhosts 2", "Write `ezpz submit --time 1h --nhosts 2 -- bash job.sh`, or"),
 ]
 
@@ -328,6 +335,81 @@ def test_a_job_that_goes_on_without_a_host_is_asked_for_where_launch_does(fake, 
             assert re.findall(r"^#SBATCH --(no-kill\S*)$", capsys.readouterr().out, re.MULTILINE) == expected
             assert main(["--time", "1h", "--dry-run", "--scheduler", "pbs", "--", "--attempts", "3", "true"]) == 0
             assert "--no-kill" not in capsys.readouterr().out
+
+
+TIMES = {
+    "1-00:00:00": "24:00:00",
+    "2-12:00:00": "60:00:00",
+    "1-12": "36:00:00",
+    "1-12:30": "36:30:00",
+    "90:00": "01:30:00",
+    "90m": "01:30:00",
+    "1:30:00": "01:30:00",
+}
+
+
+def test_times_are_those_of_slurm_and_pbs_too(place, capsys, subtests):
+    for text, expected in TIMES.items():
+        with subtests.test(text):
+            assert main(["--scheduler", "slurm", "--dry-run", "--time", text, *COMMAND]) == 0
+            assert f"#SBATCH --time={expected}\n" in capsys.readouterr().out
+
+
+WORDS = [
+    ("slurm", "-N 2 -p debug -t 1-00:00:00 -J big", "--partition=debug --nodes=2 --time=24:00:00 --job-name=big"),
+    ("slurm", "--nodes=2 --partition debug -t5:00", "--partition=debug --nodes=2 --time=00:05:00 --job-name=train"),
+    ("slurm", "-N2 --gpus-per-node=4 -C gpu", "--nodes=2 --gpus-per-node=4 --constraint=gpu"),
+    ("slurm", "--gres gpu:4 --mem=0 --no_requeue", "--gres=gpu:4 --mem=0 --no-requeue"),
+    ("slurm", "--exclusive=user --qos premium -a 0-3", "--exclusive=user --qos=premium --array=0-3"),
+    ("pbs", "-l select=2 -lwalltime=6:00:00 -N big -q debug", "-q debug|-l select=2|-l walltime=06:00:00|-N big"),
+    (
+        "pbs",
+        "-l select=1:ngpus=4+1:ncpus=8,walltime=30:00,place=pack -J 0-3 -k doe",
+        "-l select=1:ngpus=4+1:ncpus=8|-l walltime=00:30:00|-l place=pack|-J 0-3|-k doe",
+    ),
+    ("pbs", "-l filesystems=home:eagle -l nodes=3:ppn=4", "-l filesystems=home:eagle|-l select=3"),
+]
+
+
+def test_words_of_the_schedulers_are_understood(place, capsys, subtests):
+    for scheduler, line, expected in WORDS:
+        with subtests.test(line):
+            assert main(["--scheduler", scheduler, "--dry-run", *line.split(), *COMMAND]) == 0
+            told = capsys.readouterr()
+            found = lines(told.out, "SBATCH" if scheduler == "slurm" else "PBS")
+            wanted = expected.split("|") if scheduler == "pbs" else expected.split()
+            assert set(wanted) <= set(found), found
+            assert ("`-- --ppn 4 COMMAND`" in told.err) == ("ppn" in line)
+
+
+ANSWERED = [
+    (
+        "-n 8",
+        "ezpz: -n (from the command line) has no such meaning here: how many ranks is said to launch: write `-- -n",
+    ),
+    ("--ntasks-per-node=4", "write `-- --ppn N COMMAND`; for sbatch `-O=--ntasks-per-node=N`."),
+    ("-o log.txt", "what the job prints goes beside its file: write `--output DIR`."),
+    ("-I", "`salloc` or `qsub -I` give a shell in a job"),
+    ("--export=ALL", "write `-- --env NAME=VALUE COMMAND`."),
+    ("--chdir /x", "the job runs in this folder: `cd DIR` first"),
+    ("-N", "ezpz: -N needs a value (from the command line); expected `-N VALUE`."),
+    ("-N 1-4", "ezpz: --nhosts: '1-4' is no whole number from 1 on"),
+    (
+        "--attempts 3",
+        "ezpz: --attempts (from the command line) is an option of launch; expected those of `ezpz submit`",
+    ),
+    ("--nproc_per_node 4", "Write `ezpz submit [options] -- --nproc_per_node … COMMAND`."),
+    ("--partitoin x", "ezpz: unknown option --partitoin"),
+    ("--nodes 2 -l place=scatter", "ezpz: -l place=scatter (from -O) is no option of Slurm; expected"),
+]
+
+
+def test_words_of_another_meaning_are_answered_with_what_to_type(place, fake, refuses):
+    fake("slurm")
+    refuses(main, [([*line.split(), *COMMAND], said) for line, said in ANSWERED])
+    refuses(
+        main, [(["--scheduler", "pbs", "--dry-run", "--qos", "x", *COMMAND], "--qos=x (from -O) is no option of PBS")]
+    )
 
 
 def test_a_folder_with_the_mark_of_a_pattern_is_meant_as_it_is(fake, capsys):

@@ -94,7 +94,7 @@ _ezpz_arguments() { # VERB
       '(-h --help)-h[show this help message and exit]'
       '(-h --help)--help[show this help message and exit]'
       '(--nhosts)--nhosts[how many hosts]:nhosts: '
-      '(--time)--time[its longest time\: 30m, 6h, 1d, HH\:MM\:SS]:time: '
+      '(--time)--time[its longest time\: 30m, 6h, 1d, HH\:MM\:SS, 1-12\:00\:00]:time: '
       '(-A --account)-A[account that is charged]:A: '
       '(-A --account)--account[account that is charged]:A: '
       '(-q --queue)-q[queue, partition or QOS, as the site calls it]:q: '

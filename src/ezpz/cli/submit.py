@@ -14,6 +14,7 @@ from pathlib import Path
 from ezpz import durations
 from ezpz.cli import make_verb_parser
 from ezpz.cli.shell import utils
+from ezpz.cli.submit_words import BEHIND, translate
 from ezpz.cli_parser import option, positive_float, positive_int, run_verb
 from ezpz.cluster import SCHEDULERS, detect, probe, refusals
 from ezpz.cluster.job_file import (
@@ -33,7 +34,7 @@ from ezpz.cluster.job_handler import HANDLED, handler, lack
 from ezpz.cluster.programs import find
 from ezpz.cluster.scheduler import scheduler, schedulers
 from ezpz.cluster.site import load, recognise
-from ezpz.errors import EzpzError, MachineError, UsageError, nearest
+from ezpz.errors import EzpzError, MachineError, UsageError, end_with, nearest
 from ezpz.fields import Record
 from ezpz.files import find_program, make_closed_folder, write_whole
 from ezpz.launch.command import refuse_other_launchers, why_missing
@@ -59,11 +60,11 @@ _NO_SCHEDULER = "none"
 
 def _seconds(text: str) -> int:
     try:
-        seconds = durations.read(text)
+        seconds = durations.read_of_job(text)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
     if seconds is None or seconds < 1:
-        raise ArgumentTypeError(f"{text!r} is no time of a job; expected e.g. 30m, 6h, 1d or HH:MM:SS")
+        raise ArgumentTypeError(f"{text!r} is no time of a job; expected e.g. 30m, 6h, 1d, HH:MM:SS or D-HH:MM:SS")
     return int(seconds)
 
 
@@ -105,7 +106,7 @@ _OPTIONS = (
         default="1h",
         metavar="TIME",
         group=_JOB,
-        help="its longest time: 30m, 6h, 1d, HH:MM:SS",
+        help="its longest time: 30m, 6h, 1d, HH:MM:SS, 1-12:00:00; no bare number",
     ),
     option("-A", "--account", type=_word, metavar="ACCOUNT", group=_JOB, help="account that is charged"),
     option(
@@ -181,8 +182,18 @@ def main(argv: Sequence[str]) -> int:
     parser = make_verb_parser(
         "submit", _OPTIONS, _ABOUT, usage=_USAGE, examples=_EXAMPLES, exits=_EXITS, allow_abbrev=False
     )
-    words = list(argv or ["--help"])
-    return run_verb(parser, words, lambda asked: _submit(asked, words, os.environ))
+    try:
+        words, notes = translate(argv or ["--help"], _own_options())
+    except UsageError as error:
+        return end_with(error)
+    return run_verb(parser, words, lambda asked: _submit(asked, words, os.environ, notes))
+
+
+def _own_options() -> dict[str, bool]:
+    """Return our options, and whether a value follows each."""
+    rows = {name: keywords for names, keywords in _OPTIONS for name in names if name.startswith("-")}
+    flags = {name: keywords.get("action") != "store_true" for name, keywords in rows.items()}
+    return {**flags, "-h": False, "--help": False}
 
 
 class _Machine(Record):
@@ -212,16 +223,18 @@ class _Machine(Record):
         return f"any {self.around.title} cluster"
 
 
-def _submit(asked: Namespace, argv: list[str], environ: Mapping[str, str]) -> int:
+def _submit(asked: Namespace, argv: list[str], environ: Mapping[str, str], notes: Sequence[str]) -> int:
     command = _command(asked.command, argv[: len(argv) - len(asked.command)])
     machine = _machine(asked, environ)
     job = _asked(asked, machine, command, environ)
     found = options(machine.kind, machine.site, job, template=False)
     is_chain = asked.until_done or asked.jobs is not None or asked.node_hours is not None
-    _check_options(machine.kind, job, is_chain=is_chain)
+    _check_options(machine, job, is_chain=is_chain)
     folder = _folder(asked.output, job.name, is_chain=is_chain)
     jobs = _most_jobs(asked) if is_chain else 1
     kept_in = "" if asked.dry_run and not is_chain else folder
+    for note in notes:
+        _note(note)
     _check(asked, machine, found, job, command, folder=kept_in, is_chain=is_chain)
     if not asked.dry_run:
         job = _with_folder(job, folder)
@@ -310,15 +323,14 @@ def _refuse_own_options(program: list[str], of_launch: list[str], front: list[st
     Raises:
         UsageError: There is one.
     """
-    flags = {name: keywords.get("action") == "store_true" for names, keywords in _OPTIONS for name in names}
-    flags = {name: flag for name, flag in flags.items() if name.startswith("-")}
+    own = {**_own_options(), **dict.fromkeys(BEHIND, True)}
     begins = program.index(_script(program)) if _is_python(program[0]) and _script(program) else 0
     moved: list[str] = []
     kept, index = program[: begins + 1], begins + 1
     while index < len(program):
         name, equals, _ = program[index].partition("=")
-        taken = 1 + (not equals and not flags.get(name, True))
-        (moved if name in flags else kept).extend(program[index : index + taken])
+        taken = 1 + (not equals and own.get(name, False))
+        (moved if name in own else kept).extend(program[index : index + taken])
         index += taken
     if not moved:
         return
@@ -456,13 +468,19 @@ def _outliving(around: Scheduler, command: Sequence[str]) -> tuple[str, ...]:
     return (around.outliving,) if goes_on and around.outliving else ()
 
 
-def _check_options(kind: JobScript, job: Asked, *, is_chain: bool) -> None:
-    """Refuse further options that ask for other hosts or another time than what is checked and counted.
+def _check_options(machine: _Machine, job: Asked, *, is_chain: bool) -> None:
+    """Refuse further options of another scheduler, or for other hosts or another time than is checked and counted.
 
     Raises:
         UsageError: One does.
     """
+    kind = machine.kind
     for text in job.more:
+        if kind.foreign and text.startswith(kind.foreign):
+            raise UsageError(
+                f"{text} (from -O) is no option of {machine.around.title}; expected one that {kind.program} takes. "
+                "Leave it out, or name what it asks for in that scheduler's words."
+            )
         for one in resources(read_option(text, kind)):
             if one.name == kind.hosts and hosts_of(one.value) != job.hosts:
                 wanted, flag = f"--nhosts {job.hosts}", "--nhosts N"

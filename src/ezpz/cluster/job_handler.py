@@ -58,6 +58,7 @@ class JobScript(Record):
         overriding: How the names of variables begin that stand above the file's lines; empty where there are none.
         listing: A command that lists jobs.
         also_called: Other spellings of options, and the ones that stand here for them.
+        foreign: How options of other schedulers begin, which this one does not take.
         enter: Lines that go to the folder in which it was submitted.
         unfilled: Lines that end a job whose ``{value}`` of an ``{option}`` was not filled in; ``{line}`` is the whole.
     """
@@ -86,6 +87,7 @@ class JobScript(Record):
     overriding: str = ""
     listing: tuple[str, ...] = ()
     also_called: tuple[tuple[str, str], ...] = ()
+    foreign: tuple[str, ...] = ()
     enter: str = ""
     unfilled: str = ""
 

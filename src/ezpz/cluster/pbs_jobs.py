@@ -118,6 +118,7 @@ class PbsJobs(JobHandler):
         always=("-j oe",),
         after=("-W", "depend=afterany:{job}"),
         listing=("qstat",),
+        foreign=("--",),
         enter=_ENTER,
         unfilled=_UNFILLED,
     )

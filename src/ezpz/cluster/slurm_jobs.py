@@ -141,6 +141,7 @@ class SlurmJobs(JobHandler):
         overriding="SBATCH_",
         listing=("squeue", "--me"),
         also_called=_SHORT_OPTIONS,
+        foreign=("-l",),
         enter=_ENTER,
         unfilled=_UNFILLED,
     )

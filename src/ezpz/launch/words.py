@@ -11,14 +11,15 @@ import os
 import re
 
 from ezpz.errors import UsageError
-from ezpz.fields import Record
+from ezpz.fields import EMPTY, Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
     _T = TypeVar("_T")
+    Special = Callable[[str, str, Sequence[str], Mapping[str, str]], tuple[str, str, int, str]]
 
 
 class Word(Record):
@@ -39,16 +40,48 @@ class Word(Record):
     of_python: bool = False
 
 
-def _each(words: str, meaning: _T) -> dict[str, _T]:
+class Words(Record):
+    """What the options of others mean on one of our command lines; names as `plain` has them.
+
+    Attributes:
+        same: Our option of the same meaning, with a value.
+        flags: The same without a value.
+        done_flags: What is done in any case, and why it need not be said.
+        done_values: The same with a value.
+        different: What has another meaning, and what to type.
+        special: What reads a value: (name, value, what follows, environment) to (our option, its value, how many more
+            words were taken, a note).
+        of_python: Options of launchers that start Python themselves.
+        advice: What an error about another meaning ends with.
+    """
+
+    same: Mapping[str, str]
+    flags: Mapping[str, str]
+    different: Mapping[str, str]
+    special: Mapping[str, Special]
+    advice: str
+    done_flags: Mapping[str, str] = EMPTY
+    done_values: Mapping[str, str] = EMPTY
+    of_python: Mapping[str, str] = EMPTY
+
+    def has(self, name: str) -> bool:
+        """Tell whether an option is in one of the tables."""
+        tables = (self.same, self.flags, self.done_flags, self.done_values, self.different, self.special)
+        return any(plain(name) in words for words in tables)
+
+
+def each(words: str, meaning: _T) -> dict[str, _T]:
+    """Return a table in which several words mean the same."""
     return dict.fromkeys(words.split(), meaning)
 
 
-def _table(**rows: str) -> dict[str, str]:
+def table(**rows: str) -> dict[str, str]:
+    """Return a table of words by our options, whose names are the keywords."""
     return {word: f"--{ours.replace('_', '-')}" for ours, words in rows.items() for word in words.split()}
 
 
 # Of the same meaning, with a value.
-_SAME = _table(
+_SAME = table(
     np="--n --nproc --nprocs --ntasks --num_processes --world_size",
     ppn="--nproc_per_node --nproc_per_host --npernode -npernode --ntasks_per_node --tasks_per_node -perhost --perhost",
     nhosts="-nh --nh --nhost --nnode --nnodes --nodes --num_machines --num_nodes",
@@ -61,7 +94,7 @@ _SAME = _table(
     depth="-d -depth --cpus_per_task -c",
     launcher_args="--mpi_args --srun_args",
 )
-_FLAGS = _table(
+_FLAGS = table(
     label="-l --prepend_rank -prepend-rank --tag_output -tag-output",
     oversubscribe="-oversubscribe --overcommit -O",
     verbose="-v",
@@ -77,7 +110,7 @@ _BIND_TO = {
     "user": "",
 }
 # Launchers that start Python themselves: what follows may be a script, or the name of a module behind -m.
-_OF_PYTHON = _each(
+_OF_PYTHON = each(
     "--nproc_per_node --nnodes --node_rank --standalone --max_restarts --monitor_interval --start_method --role "
     "--num_processes --num_machines --machine_rank --master_addr --master_port --local_addr --use_env --num_gpus "
     "--num_nodes --rdzv_backend --rdzv_endpoint --rdzv_id --rdzv_conf --main_process_ip --main_process_port "
@@ -88,21 +121,21 @@ _OF_PYTHON = _each(
 _ALL_VARIABLES = "ranks get the whole environment"
 _MEETING = "launch finds where the ranks meet; MASTER_ADDR and MASTER_PORT decide it by hand"
 _DONE_FLAGS = {
-    **_each(
+    **each(
         "--envall -envall -genvall --genvall --no_local_rank --use_env",
         f"{_ALL_VARIABLES}, LOCAL_RANK in it",
     ),
-    **_each("--standalone --multi_gpu", "launch starts the ranks of one job by itself"),
-    **_each("-u --unbuffered --line_buffer", "lines come out whole and at once"),
-    **_each("--allow_run_as_root -allow-run-as-root", "launch tells mpiexec so where it must"),
-    **_each("--overlap --exclusive -K --kill_on_bad_exit", "launch chooses that for srun"),
+    **each("--standalone --multi_gpu", "launch starts the ranks of one job by itself"),
+    **each("-u --unbuffered --line_buffer", "lines come out whole and at once"),
+    **each("--allow_run_as_root -allow-run-as-root", "launch tells mpiexec so where it must"),
+    **each("--overlap --exclusive -K --kill_on_bad_exit", "launch chooses that for srun"),
     "--no_python": "the command is run as it is",
 }
 _DONE_VALUES = {
-    **_each("--rdzv_backend --rdzv_endpoint --rdzv_id --rdzv_conf --local_addr", _MEETING),
-    **_each("--genvlist -genvlist -envlist", _ALL_VARIABLES),
-    **_each("--monitor_interval --start_method --role", "only torchrun's own agent needs it"),
-    **_each("-J --job_name", "the job has its name; for that of a step of srun: `--launcher-args=--job-name=NAME`"),
+    **each("--rdzv_backend --rdzv_endpoint --rdzv_id --rdzv_conf --local_addr", _MEETING),
+    **each("--genvlist -genvlist -envlist", _ALL_VARIABLES),
+    **each("--monitor_interval --start_method --role", "only torchrun's own agent needs it"),
+    **each("-J --job_name", "the job has its name; for that of a step of srun: `--launcher-args=--job-name=NAME`"),
     "--tee": "ranks are shown, and with --log-dir kept",
 }
 # What has another meaning here, or none. `{value}` is what was given.
@@ -147,7 +180,7 @@ _DIFFERENT = {
     "--config_file": "launch reads no file of accelerate: write -n, --nhosts and so on",
     "--use_deepspeed": "a matter of the script, not of its launch",
     "--run_path": "write `python3 FILE`, or `-m MODULE`",
-    **_each("-p --partition -A --account -q --qos --mem -C --constraint", _JOB),
+    **each("-p --partition -A --account -q --qos --mem -C --constraint", _JOB),
 }
 
 
@@ -156,43 +189,41 @@ def plain(name: str) -> str:
     return f"--{name[2:].replace('-', '_')}" if name.startswith("--") else name
 
 
-def understand(argv: Sequence[str], environ: Mapping[str, str]) -> Word | None:
-    """Return what the first word of a command line means to another launcher; None where no launcher is known for it.
+def understand(argv: Sequence[str], environ: Mapping[str, str], words: Words | None = None) -> Word | None:
+    """Return what the first word of a command line means to others; None where nobody is known for it.
 
     Args:
         argv: The option, perhaps as ``NAME=VALUE``, and all that follows it.
         environ: Tells which variables there are, for ``-x``.
+        words: The tables; those of launch by default.
 
     Raises:
         UsageError: It means something else here, or its value is missing or unusable.
     """
+    words = words or LAUNCH
     given, equals, behind = argv[0].partition("=")
     name = plain(given)
-    of_python = name in _OF_PYTHON
-    if name in _FLAGS or name in _DONE_FLAGS:
+    of_python = name in words.of_python
+    if name in words.flags or name in words.done_flags:
         if equals and not (name == "--kill_on_bad_exit" and behind != "0"):
             raise UsageError(f"{given} takes no value, but {behind!r} was given (from the command line). Leave it out.")
-        if name in _FLAGS:
-            return Word(_FLAGS[name], None, 1, of_python=of_python)
-        return Word("", None, 1, f"{given} is not needed: {_DONE_FLAGS[name]}", of_python)
-    if name in _DIFFERENT:
+        if name in words.flags:
+            return Word(words.flags[name], None, 1, of_python=of_python)
+        return Word("", None, 1, f"{given} is not needed: {words.done_flags[name]}", of_python)
+    if name in words.different:
         raise UsageError(
-            f"{argv[0]} (from the command line) has no such meaning here: {_DIFFERENT[name]}.{_not_ours()}"
+            f"{argv[0]} (from the command line) has no such meaning here: {words.different[name]}.{words.advice}"
         )
-    special = _SPECIAL.get(name)
-    if not (special or name in _SAME or name in _DONE_VALUES):
+    special = words.special.get(name)
+    if not (special or name in words.same or name in words.done_values):
         return None
     value, taken = (behind, 1) if equals else _next(argv, given)
-    if name in _DONE_VALUES:
-        return Word("", None, taken, f"{given} {value} is not needed: {_DONE_VALUES[name]}", of_python)
+    if name in words.done_values:
+        return Word("", None, taken, f"{given} {value} is not needed: {words.done_values[name]}", of_python)
     if special:
         ours, value, more, note = special(given, value, argv[taken:], environ)
         return Word(ours, value or None, taken + more, note, of_python)
-    return Word(_SAME[name], value, taken, of_python=of_python)
-
-
-def _not_ours() -> str:
-    return " Options of the command come after it: `launch [options] COMMAND [ARG ...]`."
+    return Word(words.same[name], value, taken, of_python=of_python)
 
 
 def _next(argv: Sequence[str], given: str) -> tuple[str, int]:
@@ -300,11 +331,22 @@ def _master(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> 
 _SPECIAL = {
     "--nproc_per_node": _per_host,
     "--nnodes": _hosts,
-    **_each("--node_rank --machine_rank", _host_number),
-    **_each("-x -genv --genv -env", _variable),
+    **each("--node_rank --machine_rank", _host_number),
+    **each("-x -genv --genv -env", _variable),
     "--export": _export,
-    **_each("--max_restarts --retries --max_failover_retries", _restarts),
-    **_each("--bind_to -bind-to", _bind_to),
-    **_each("--mca -mca", _parameter),
-    **_each("--main_process_ip --main_process_port", _master),
+    **each("--max_restarts --retries --max_failover_retries", _restarts),
+    **each("--bind_to -bind-to", _bind_to),
+    **each("--mca -mca", _parameter),
+    **each("--main_process_ip --main_process_port", _master),
 }
+
+LAUNCH = Words(
+    same=_SAME,
+    flags=_FLAGS,
+    different=_DIFFERENT,
+    special=_SPECIAL,
+    advice=" Options of the command come after it: `launch [options] COMMAND [ARG ...]`.",
+    done_flags=_DONE_FLAGS,
+    done_values=_DONE_VALUES,
+    of_python=_OF_PYTHON,
+)
