@@ -477,6 +477,36 @@ def test_another_machines_file_is_printed_and_not_submitted(fake, capsys):
     assert not list(kept.iterdir())
 
 
+ELSEWHERE = [  # options, the queue in the file, and whether a word says so
+    ("aurora", "--time 6h", "-q prod", True),
+    ("aurora", "--time 1h", "-q debug", False),
+    ("polaris", "--time 6h --nhosts 30", "-q prod", True),
+    ("frontier", "--time 6h", "--partition=extended", True),
+    ("frontier", "--time 6h --nhosts 100", "--partition=batch", False),
+    ("aurora", "--time 6h -q debug", "-q debug", False),
+]
+
+
+def test_a_file_for_another_site_names_a_queue_that_takes_the_job(place, capsys, subtests):
+    for site, words, queue, is_told in ELSEWHERE:
+        with subtests.test(f"{site} {words}"):
+            assert main(["--site", site, "--dry-run", "-A", "mine", *words.split(), *COMMAND]) == 0
+            told = capsys.readouterr()
+            assert queue in lines(told.out, "SBATCH") + lines(told.out, "PBS")
+            assert (" in place of " in told.err) == is_told
+            assert ("would be refused: too long: --time 06:00:00" in told.err) == ("debug" in words)
+
+
+def test_a_file_for_another_site_has_no_path_of_this_machine_unsaid(place, capsys, monkeypatch):
+    monkeypatch.setenv("VIRTUAL_ENV", "/home/me/venv")
+    assert main(["--site", "frontier", "--dry-run", "-A", "mine", "--until-done", *COMMAND]) == 0
+    told = capsys.readouterr()
+    assert "/home/me/venv" not in told.out
+    for path in re.findall(r"(?:source |EZPZ_CHAIN=)(/\S+)", told.out):
+        assert path in told.err
+    assert "of this machine. Write the like of frontier (OLCF), where `ezpz shell` tells" in told.err
+
+
 def test_what_the_scheduler_does_not_take_is_told_in_its_words(fake, capsys):
     kept = fake("slurm")
     (kept / "refuse").write_text("sbatch: error: Batch job submission failed: Invalid account\n")

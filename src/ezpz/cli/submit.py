@@ -226,6 +226,7 @@ class _Machine(Record):
 def _submit(asked: Namespace, argv: list[str], environ: Mapping[str, str], notes: Sequence[str]) -> int:
     command = _command(asked.command, argv[: len(argv) - len(asked.command)])
     machine = _machine(asked, environ)
+    asked.queue, of_queue = _queue_of_site(asked, machine)
     job = _asked(asked, machine, command, environ)
     found = options(machine.kind, machine.site, job, template=False)
     is_chain = asked.until_done or asked.jobs is not None or asked.node_hours is not None
@@ -233,13 +234,14 @@ def _submit(asked: Namespace, argv: list[str], environ: Mapping[str, str], notes
     folder = _folder(asked.output, job.name, is_chain=is_chain)
     jobs = _most_jobs(asked) if is_chain else 1
     kept_in = "" if asked.dry_run and not is_chain else folder
-    for note in notes:
+    for note in [*notes, *of_queue]:
         _note(note)
     _check(asked, machine, found, job, command, folder=kept_in, is_chain=is_chain)
     if not asked.dry_run:
         job = _with_folder(job, folder)
         found = options(machine.kind, machine.site, job)
     chain = str(Path(folder).absolute()) if is_chain else ""
+    is_own = machine.is_here or not machine.kind.program  # else paths of this machine mean nothing there
     file = JobFile(
         kind=machine.kind,
         site=machine.site,
@@ -247,11 +249,17 @@ def _submit(asked: Namespace, argv: list[str], environ: Mapping[str, str], notes
         options=tuple(found),
         command=command,
         utils=_below(utils()),
-        venv=_venv(asked.venv, environ),
-        conda=_conda(environ) if asked.venv is None else "",
+        venv=_venv(asked.venv, environ) if is_own or asked.venv else "",
+        conda=_conda(environ) if is_own and asked.venv is None else "",
         chain=chain,
     )
     if asked.dry_run:
+        paths = [path for path in (file.utils, file.chain) if Path(path).is_absolute() and not is_own]
+        if paths:
+            _note(
+                f"{' and '.join(paths)} in it: of this machine. Write the like of {machine.title}, where `ezpz shell` "
+                "tells the first, and name its environment with --venv"
+            )
         show(file.text().rstrip("\n"))
         return 0
     path = f"{folder}/{job.name}{Path(machine.kind.file).suffix}"
@@ -443,6 +451,22 @@ def _site(name: str, environ: Mapping[str, str]) -> Site:
     return sites[name]
 
 
+def _queue_of_site(asked: Namespace, machine: _Machine) -> tuple[str, list[str]]:
+    """Return the queue of a job for another machine, and what to say of it where the usual one does not take it."""
+    site = machine.site
+    given = any(read_option(text, machine.kind).name in machine.kind.queues for text in asked.more)
+    known = refusals.queues_of_site(site, asked.nhosts) if site and not machine.is_here else None
+    if asked.queue or given or site is None or known is None:
+        return asked.queue or "", []
+    found = [read_option(line, machine.kind) for line in site.job]
+    usual = value_of(found, queue_option(machine.kind, site))
+    fits = refusals.fitting_queue(known, usual, asked.nhosts, asked.time)
+    if fits in {usual, ""}:
+        return "", []
+    hosts = f"{asked.nhosts} host{'s' * (asked.nhosts > 1)}"
+    return fits, [f"queue {fits} in place of {usual}, which takes no {hosts} for {clock(asked.time)} ({known.origin})"]
+
+
 def _asked(asked: Namespace, machine: _Machine, command: Sequence[str], environ: Mapping[str, str]) -> Asked:
     kind = machine.kind
     if asked.filesystems and not kind.filesystems:
@@ -595,14 +619,14 @@ def _check(
         refusals.check_filled_in(missing, kind.program, flags, who)
     notes += _about_account(machine, job.account)
     queue = value_of(found, queue_option(kind, site))
+    origin = "-q" if asked.queue else who
+    limits = _limits(machine, job.hosts)
+    if limits is not None and (machine.is_here or queue in limits.by_name):
+        unless_forced(lambda: refusals.check_queue(limits, queue, origin, job.hosts, job.seconds))
+    elif not asked.dry_run:
+        name = queue or "(the default one)"
+        notes.append(f"the limits of queue {name} were not checked: {machine.around.title} did not tell them")
     if machine.is_here:
-        origin = "-q" if asked.queue else who
-        limits = _limits(machine)
-        if limits is not None:
-            unless_forced(lambda: refusals.check_queue(limits, queue, origin, job.hosts, job.seconds))
-        elif not asked.dry_run:
-            name = queue or "(the default one)"
-            notes.append(f"the limits of queue {name} were not checked: {machine.around.title} did not tell them")
         folders = [(str(Path.cwd()), "the working folder"), *_output_of(command)]
         folders += [(folder, "--output")] * bool(folder)
         user = os.environ.get("USER", "")
@@ -632,8 +656,12 @@ def _not_here(machine: _Machine) -> MachineError:
     )
 
 
-def _limits(machine: _Machine) -> Queues | None:
+def _limits(machine: _Machine, hosts: int) -> Queues | None:
+    """Return the queues of a machine: from its scheduler where it is here, else from the site's table."""
     from ezpz.cluster.questions import Questions
+
+    if not machine.is_here:
+        return refusals.queues_of_site(machine.site, hosts) if machine.site else None
 
     known = handler(machine.scheduler)
     return known.queues(queue_option(machine.kind, machine.site), Questions(_PATIENCE)) if known else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from ezpz import proc
+from ezpz import durations, proc
 from ezpz.cluster.job_file import clock
 from ezpz.errors import UsageError, did_you_mean
 
@@ -107,6 +107,34 @@ def check_queue(queues: Queues, name: str, origin: str, hosts: int, seconds: int
         f"{hosts} host{'s' * (hosts > 1)} {source}. Shorten --time, with --until-done for a training that takes "
         f"longer, or name another queue with -q{others}.{FORCE}"
     )
+
+
+def queues_of_site(site: Site, hosts: int) -> Queues | None:
+    """Return the queues of a site as its table has them, for a job of so many hosts; None where it names none.
+
+    A text such as ``1-24 3h, 25-99 6h`` grants another time to each range of hosts.
+    """
+    from ezpz.cluster.job_handler import Queue, Queues
+
+    found = {}
+    for name, text in site.queues.items():
+        ranges = []
+        for part in text.split(", "):
+            span, _, most = part.partition(" ")
+            least, _, last = span.partition("-")
+            ranges.append((int(least), int(last), int(durations.read(most) or 0)))
+        longest = [most for least, last, most in ranges if least <= hosts <= last] or [ranges[-1][2]]
+        found[name] = Queue(name, max(longest), ranges[0][0], ranges[-1][1])
+    page = site.origins.get("queues", "the site table")
+    return Queues(found, f"queues of site {site.name} in {page}") if found else None
+
+
+def fitting_queue(queues: Queues, name: str, hosts: int, seconds: int) -> str:
+    """Return the name of a queue if it takes a job, else that of the first that does; empty where none does."""
+    known = queues.by_name
+    if name not in known or _suits(known[name], queues, hosts, seconds):
+        return name
+    return next((each.name for each in known.values() if _suits(each, queues, hosts, seconds)), "")
 
 
 def _ends(queue: Queue, queues: Queues) -> list[Queue]:

@@ -176,6 +176,7 @@ class Site(Record):
     job: tuple[str, ...] = ()
     job_submits: str = ""
     chains: Mapping[str, str] = EMPTY
+    queues: Mapping[str, str] = EMPTY
     environment: Mapping[str, str] = EMPTY
     environment_optional: Mapping[str, str] = EMPTY
     environment_on_hang: Mapping[str, str] = EMPTY

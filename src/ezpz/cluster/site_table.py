@@ -130,6 +130,11 @@ KEYS = {
     "job": _key("texts", "options of a job, each a text that begins with -", _like(r"--?[A-Za-z0-9._/+@:=,~% -]+")),
     "job_submits": _one_of("yes", "no"),
     "chains": _key("table", "queues (or any) and what the site says of chains of jobs there"),
+    "queues": _key(
+        "table",
+        'hosts and the longest time, such as "1-2 1h, 3-10 6h"',
+        _like(r"\d+-\d+ \d+(m|h)(, \d+-\d+ \d+(m|h))*"),
+    ),
     "environment": _ENVIRONMENT,
     "environment_optional": _ENVIRONMENT,
     "environment_on_hang": _ENVIRONMENT,
@@ -271,7 +276,7 @@ def _entries(value: Any, key: Key, file: str, where: str, name: str) -> dict[str
     if not isinstance(value, dict):
         raise _wrong(file, where, name, value, f"a table: {key.expected}")
     for entry, text in value.items():
-        if name == "chains" and _is_like(_WORD, entry):
+        if name in {"chains", "queues"} and _is_like(_WORD, entry):
             _check_each([text], key, file, where, f"{name}.{entry}")
             continue
         counted = name == "cpu_bind" and entry.isascii() and entry.isdigit() and entry[0] != "0"
