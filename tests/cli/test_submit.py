@@ -13,6 +13,7 @@ import pytest
 import ezpz
 from ezpz.cli.submit import main
 from ezpz.cluster import probe
+from ezpz.cluster.job_handler import handler
 from lab import process
 
 DATA = Path(__file__).parents[1] / "data" / "queues"
@@ -515,6 +516,99 @@ def test_what_the_scheduler_does_not_take_is_told_in_its_words(fake, capsys):
     assert "ezpz: not queued: outputs/train/job-" in told
     assert "(sbatch says: sbatch: error: Batch job submission failed: Invalid account)" in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+def test_a_job_that_is_refused_leaves_nothing(scheduler, place, fake, capsys):
+    kept = fake(scheduler)
+    (kept / "refuse").write_text("Illegal attribute or resource value\n")
+    (place / "there").mkdir()
+    for words in ([], ["--jobs", "2"], ["--output", "there"], ["--output", "new/one"]):
+        assert main(["-q", "main" if scheduler == "slurm" else "debug", *words, *COMMAND]) == 125
+        told = capsys.readouterr()
+        assert (told.out, "Illegal attribute" in told.err) == ("", True)
+    assert sorted(path.name for path in place.rglob("*")) == ["there", "train.py"]
+
+
+ANSWERS_OF = {  # what the program prints, and the job's id
+    "slurm": {
+        "123": "123",
+        "123;frontera": "123",
+        "Submitted batch job 123": "123",
+        "Submitted batch job 123 on cluster slaking": "123",
+        "--> Checking allocation...OK\n123": "123",
+        "123\nYou have 34 hours left": "123",
+        "Submitted batch job 123\n--> see the user guide of 2026": "123",
+        "queued on foo": "",
+    },
+    "pbs": {
+        "13.head": "13.head",
+        "13[].head.example.org": "13[].head.example.org",
+        "project x has 7 hours\n13.head\nsee the guide": "13.head",
+        'Your job 4242 ("train") has been submitted': "",
+    },
+}
+
+
+def test_ids_are_told_from_the_words_around_them(subtests):
+    for name, answers in ANSWERS_OF.items():
+        for text, job in answers.items():
+            with subtests.test(text):
+                assert handler(name).job_id(f"{text}\n") == job
+
+
+def test_an_answer_without_an_id_may_be_of_a_job_that_is_queued(place, fake, capsys, tmp_path):
+    fake("slurm")
+    (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\necho welcome\n")
+    assert main(COMMAND) == 125
+    told = capsys.readouterr().err
+    assert "(sbatch says: welcome); expected one. Look whether the job is queued" in told
+    assert list(place.glob("outputs/train/job-*/train.slurm"))
+
+
+def test_a_qsub_of_grid_engine_is_refused(place, fake, capsys, monkeypatch, tmp_path):
+    kept = fake("pbs")
+    monkeypatch.setenv("SGE_ROOT", "/opt/sge")  # a module may leave it behind where PBS answers
+    assert main(["-q", "debug", *COMMAND]) == 0
+    (tmp_path / "bin" / "qstat").write_text("#!/bin/sh\nexit 1\n")
+    capsys.readouterr()
+    (kept / "count").unlink()
+    for words in ([], ["--force"]):
+        assert "ezpz: qsub here is that of Grid Engine" in refused([*words, *COMMAND], capsys)
+    assert not (kept / "count").exists()
+
+
+def test_the_scheduler_that_answers_is_taken(fake, capsys, tmp_path):
+    for name in ("sbatch", "scontrol"):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    assert main(["--dry-run", *COMMAND]) == 0
+    assert "#SBATCH" in capsys.readouterr().out
+    fake("pbs")
+    assert main(["--dry-run", *COMMAND]) == 0
+    assert "#PBS" in capsys.readouterr().out
+
+
+def test_a_plain_pbs_asks_for_whole_hosts_and_names_the_line_for_devices(place, fake, capsys, tmp_path):
+    fake("pbs")
+    assert main(["--nhosts", "3", "--dry-run", *COMMAND]) == 0
+    text = capsys.readouterr().out
+    assert "-l place=scatter:exclhost" in lines(text, "PBS")
+    assert "\n##PBS -l select=3:ngpus=4\n" in text
+    assert "remove the other -l select." in text
+    assert "export PATH=" not in text
+    real = tmp_path / "pbs" / "bin"
+    real.mkdir(parents=True)
+    for name in ("qsub", "pbs_tmrsh"):
+        (real / name).write_text("#!/bin/sh\n")
+        (real / name).chmod(0o755)
+    (tmp_path / "bin" / "qsub").unlink()
+    (tmp_path / "bin" / "qsub").symlink_to(real / "qsub")
+    assert main(["--dry-run", "-O=-l select=1:ngpus=2", *COMMAND]) == 0
+    text = capsys.readouterr().out
+    assert f'\nexport PATH="$PATH":{real}\n' in text
+    assert "ngpus=4" not in text
+    check_shell(text, place)
 
 
 NAMES = {

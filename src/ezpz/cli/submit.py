@@ -9,6 +9,7 @@ import shlex
 import sys
 import time
 from argparse import REMAINDER, ArgumentTypeError
+from contextlib import suppress
 from pathlib import Path
 
 from ezpz import durations
@@ -31,6 +32,7 @@ from ezpz.cluster.job_file import (
     value_of,
 )
 from ezpz.cluster.job_handler import HANDLED, handler, lack
+from ezpz.cluster.jobs import NotQueuedError
 from ezpz.cluster.programs import find
 from ezpz.cluster.scheduler import scheduler, schedulers
 from ezpz.cluster.site import load, recognise
@@ -231,6 +233,8 @@ def _submit(asked: Namespace, argv: list[str], environ: Mapping[str, str], notes
     found = options(machine.kind, machine.site, job, template=False)
     is_chain = asked.until_done or asked.jobs is not None or asked.node_hours is not None
     _check_options(machine, job, is_chain=is_chain)
+    if not asked.dry_run:
+        _refuse_another(machine, environ)
     folder = _folder(asked.output, job.name, is_chain=is_chain)
     jobs = _most_jobs(asked) if is_chain else 1
     kept_in = "" if asked.dry_run and not is_chain else folder
@@ -252,6 +256,7 @@ def _submit(asked: Namespace, argv: list[str], environ: Mapping[str, str], notes
         venv=_venv(asked.venv, environ) if is_own or asked.venv else "",
         conda=_conda(environ) if is_own and asked.venv is None else "",
         chain=chain,
+        programs=_folder_of_programs(machine.kind, environ) if machine.is_here else "",
     )
     if asked.dry_run:
         paths = [path for path in (file.utils, file.chain) if Path(path).is_absolute() and not is_own]
@@ -263,16 +268,19 @@ def _submit(asked: Namespace, argv: list[str], environ: Mapping[str, str], notes
         show(file.text().rstrip("\n"))
         return 0
     path = f"{folder}/{job.name}{Path(machine.kind.file).suffix}"
+    made = [each for each in (Path(folder), *Path(folder).parents) if not each.exists()]
     _write(path, file.text())
-    if not asked.json:
-        show(f"{path}: written for {machine.title} ({machine.origin})")
     if is_chain:
         hours = jobs * job.hosts * job.seconds / 3600
         each = f"{job.hosts} host{'s' * (job.hosts > 1)} and {clock(job.seconds)}"
         _note(f"at most {jobs} job{'s' * (jobs > 1)} of {each}: {hours:g} node-hours")
-    ids = _queue(
-        path, machine, job, jobs=jobs if is_chain else 0, output="" if asked.json else _place(found, machine, job)
-    )
+    written = f"{path}: written for {machine.title} ({machine.origin})"
+    output = ("", "") if asked.json else (written, _place(found, machine, job))
+    try:
+        ids = _queue(path, machine, job, jobs=jobs if is_chain else 0, output=output)
+    except NotQueuedError:
+        _forget(path, made)
+        raise
     if asked.json:
         show(json.dumps({"file": path, "folder": folder, "jobs": ids, "chain": is_chain}))
     return 0
@@ -416,18 +424,45 @@ def _machine(asked: Namespace, environ: Mapping[str, str]) -> _Machine:
     if job.scheduler in SCHEDULERS:
         program = _kind_of(job.scheduler, "this job").program
         return _Machine(job.scheduler, None, f"from {job.origin.get('scheduler')}", bool(find(program, environ)))
-    programs = []
-    for name in HANDLED:
-        programs.append(_kind_of(name, "PATH").program)
-        if find(programs[-1], environ):
-            return _Machine(name, None, f"{programs[-1]} is here", True)
+    programs = {name: _kind_of(name, "PATH").program for name in HANDLED}
+    clients = [name for name, program in programs.items() if find(program, environ)]
+    if clients:
+        name = _answering(clients)
+        return _Machine(name, None, f"{programs[name]} is here", True)
     for one in schedulers():
         if found := [program for program in (*one.programs, *one.commands) if find(program, environ)]:
             _kind_of(one.name, f"{found[0]} on PATH")
     raise MachineError(
-        f"no scheduler here: {' and '.join(programs)} are not on PATH (from PATH); expected a login host of a cluster. "
+        f"no scheduler here: {' and '.join(programs.values())} are not on PATH (from PATH); expected a login host of a "
+        "cluster. "
         "Run it here with `launch COMMAND`, or look at a job file with `ezpz submit --dry-run --site SITE -- COMMAND`."
     )
+
+
+def _answering(names: Sequence[str]) -> str:
+    """Return the first of some schedulers that tells its queues, else the first: a client alone may be left over."""
+    from ezpz.cluster.questions import Questions
+
+    known = [one for one in map(handler, names) if one is not None] if names[1:] else []
+    return next((one.name for one in known if one.queues(one.script.queues[0], Questions(_PATIENCE))), names[0])
+
+
+def _refuse_another(machine: _Machine, environ: Mapping[str, str]) -> None:
+    """Refuse to queue with a program of another scheduler that is called as the one of this.
+
+    Raises:
+        UsageError: It is here.
+    """
+    from ezpz.cluster.questions import Questions
+
+    known = handler(machine.scheduler) if machine.is_here else None
+    other = known.is_another(environ, Questions(_PATIENCE)) if known else ""
+    if known and other:
+        raise UsageError(
+            f"{known.script.program} here is that of {other} (from its variables, and because no queue of "
+            f"{machine.around.title} is known here); expected {machine.around.title}. ezpz does not submit jobs of "
+            f"{other}; write the job script yourself and call `launch` inside it."
+        )
 
 
 def _kind_of(name: str, who: str) -> JobScript:
@@ -695,6 +730,13 @@ def _below(path: str) -> str:
     return path.removeprefix(here) if path.startswith(here) else path
 
 
+def _folder_of_programs(kind: JobScript, environ: Mapping[str, str]) -> str:
+    """Return the folder of the program that submits jobs, where one that launch needs lies beside it; else nothing."""
+    program = find(kind.program, environ)
+    folders = dict.fromkeys(str(path.parent) for path in (Path(program), Path(program).resolve()) if program)
+    return next((folder for folder in folders if kind.beside and find_program(f"{folder}/{kind.beside}")), "")
+
+
 def _venv(given: str | None, environ: Mapping[str, str]) -> str:
     """Return the virtual environment of the job; empty for .venv of the working folder, which is found without."""
     if given is None:
@@ -726,6 +768,15 @@ def _write(path: str, text: str) -> None:
         ) from None
 
 
+def _forget(path: str, made: Sequence[Path]) -> None:
+    """Remove the file of a job that was not queued, and the folders that were made for it, the innermost first."""
+    with suppress(OSError):
+        for each in (Path(path), Path(path).with_name(_CHAIN_FILE)):
+            each.unlink(missing_ok=True)
+        for folder in made:
+            folder.rmdir()
+
+
 def _place(found: list[Option], machine: _Machine, job: Asked) -> str:
     """Return where a job waits and where its output will be, in words, with ``{job}`` for its id."""
     kind = machine.kind
@@ -739,7 +790,7 @@ def _place(found: list[Option], machine: _Machine, job: Asked) -> str:
     )
 
 
-def _queue(path: str, machine: _Machine, job: Asked, *, jobs: int, output: str) -> list[str]:
+def _queue(path: str, machine: _Machine, job: Asked, *, jobs: int, output: tuple[str, str]) -> list[str]:
     """Queue the job, and all of a chain whose jobs cannot queue the next; return their ids.
 
     Args:
@@ -747,7 +798,7 @@ def _queue(path: str, machine: _Machine, job: Asked, *, jobs: int, output: str) 
         machine: Where it is queued.
         job: What it asks for.
         jobs: How many a chain may have; 0 for a job alone.
-        output: What to say of the first job, with ``{job}`` for its id; empty to print nothing.
+        output: What to say of the file, and of the first job, with ``{job}`` for its id; empty to print nothing.
     """
     from ezpz.cluster.jobs import submit
 
@@ -771,8 +822,11 @@ def _queue(path: str, machine: _Machine, job: Asked, *, jobs: int, output: str) 
             raise _take_back(path, machine, facts, ids, error) from None
         if jobs:
             _keep_chain(path, facts, ids)
-        if output:
-            show(f"{ids[-1]}: {f'queued after {ids[-2]}' if number else output.replace('{job}', ids[0])}")
+        of_file, of_job = output
+        if of_file and not number:
+            show(of_file)
+        if of_job:
+            show(f"{ids[-1]}: {f'queued after {ids[-2]}' if number else of_job.replace('{job}', ids[0])}")
     return ids
 
 

@@ -41,7 +41,7 @@ _DIFFERENT = {
     **each("-I -X --pty --interactive", _SHELL),
     **each("-v --export", _ENVIRONMENT),
     "-S": "job files are for bash",
-    "-m": "write `-- -m MODULE` for a module, and `-O='-m abe'` for PBS's mail",
+    "-m": "write `-- -m MODULE` for a module, and `-O='-m abe'` for qsub's mail",
     "--wrap": "write the command itself behind --",
     "--test_only": "write `--dry-run`",
 }

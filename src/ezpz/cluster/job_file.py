@@ -170,6 +170,7 @@ class JobFile(Record):
         venv: The virtual environment that the job uses; empty for the one that `ezpz_setup_env` chooses.
         conda: The conda environment in its place; empty for none.
         chain: The folder of the chain of jobs to which it belongs; empty for a job alone.
+        programs: A folder of the scheduler's that is put on PATH; empty for none.
     """
 
     kind: JobScript
@@ -181,6 +182,7 @@ class JobFile(Record):
     venv: str = ""
     conda: str = ""
     chain: str = ""
+    programs: str = ""
 
     def text(self) -> str:
         """Return the file's text."""
@@ -191,14 +193,21 @@ class JobFile(Record):
         yield [kind.first_line, *_comment(self._about())]
         lines = [f"{kind.mark} {option.line()}" for option in self.options]
         if lines and not (self.site and self.site.job) and kind.devices and not self._asks_for_devices():
+            instead = f", remove the other {kind.hosts}" * (read_option(kind.devices, kind).name == kind.hosts)
             lines += _comment(
-                "Most clusters give devices only when they are asked for: take one # away, set the number."
+                f"Most clusters give devices only when they are asked for: take one # away, set the number{instead}."
             )
             count = self.site.devices_per_host if self.site and self.site.devices_per_host else 4
-            lines.append(f"#{kind.mark} {kind.devices.format(count=count)}")
+            hosts = hosts_of(value_of(self.options, kind.hosts)) or 1
+            lines.append(f"#{kind.mark} {kind.devices.format(count=count, hosts=hosts)}")
         yield lines
         yield ["set -euo pipefail"]
         yield kind.enter.splitlines()
+        if self.programs:
+            yield [
+                *_comment(f"{kind.beside} is where {kind.program} was found; launch reaches the other hosts by it."),
+                f'export PATH="$PATH":{shlex.quote(self.programs)}',
+            ]
         yield list(self._guards())
         if self.conda:
             yield [

@@ -38,7 +38,9 @@ class JobScript(Record):
         options: Options of a job where the site's table names none. An upper-case ACCOUNT, PROJECT, PARTITION or QUEUE
             is to be filled in.
         program: What submits it.
-        devices: The option for ``{count}`` devices per host, where most clusters give none unasked; empty elsewhere.
+        devices: The option for ``{count}`` devices on each of ``{hosts}`` hosts, where most clusters give none unasked;
+            empty elsewhere.
+        beside: A program that `launch` needs in a job, which lies beside the one that submits it; empty for none.
         first_line: The line that says which shell runs it.
         account: The option with the account that is charged.
         account_variable: A variable that names the account where no option does; empty where there is none.
@@ -68,6 +70,7 @@ class JobScript(Record):
     options: tuple[str, ...]
     program: str
     devices: str = ""
+    beside: str = ""
     first_line: str = "#!/usr/bin/env bash"
     account: str = ""
     account_variable: str = ""
@@ -160,6 +163,23 @@ class JobHandler:
             run: Runs a command within a time limit.
         """
         raise NotImplementedError
+
+    def job_id(self, text: str) -> str:
+        """Return the id in what the submitting program printed; empty where there is none.
+
+        Sites put a script of theirs in its place, which prints more lines.
+        """
+        raise NotImplementedError
+
+    def is_another(self, environ: Mapping[str, str], run: Run) -> str:
+        """Return the title of another scheduler whose program of the same name is here; empty where it is this one's.
+
+        Args:
+            environ: The variables of this shell.
+            run: Returns what a command printed or None.
+        """
+        del environ, run
+        return ""
 
     def queues(self, option: str, run: Run) -> Queues | None:
         """Return the queues that an option of a job names; None where the scheduler does not tell.

@@ -41,6 +41,10 @@ KEPT = 30.0  # seconds, of a list of jobs
 _TO_LIST = 15.0  # seconds
 
 
+class NotQueuedError(MachineError):
+    """The scheduler has refused a job, which is not queued."""
+
+
 def submit(path: str, after: str = "") -> str:
     """Queue a job file, in the working folder, and return the job's id.
 
@@ -50,7 +54,8 @@ def submit(path: str, after: str = "") -> str:
 
     Raises:
         UsageError: The file has no options of a scheduler.
-        MachineError: The scheduler is not here or does not take the job.
+        NotQueuedError: The scheduler does not take the job.
+        MachineError: The scheduler is not here, or what became of the job is not known.
     """
     import subprocess
 
@@ -75,12 +80,17 @@ def submit(path: str, after: str = "") -> str:
         ) from None
     except OSError as error:
         raise MachineError(f"cannot start {kind.program}: {error.strerror} (from PATH); expected a program.") from None
-    job = (done.stdout.split() or [""])[-1].partition(";")[0]
-    if done.returncode or not is_job(job):
-        answer = " ".join((done.stderr or done.stdout).split()) or f"it ended with {done.returncode} and without a word"
+    job = handles.job_id(done.stdout)
+    answer = " ".join((done.stderr or done.stdout).split()) or f"it ended with {done.returncode} and without a word"
+    if done.returncode:
+        raise NotQueuedError(
+            f"not queued: {path} ({kind.program} says: {answer}); expected a job's id. Correct the options of the job, "
+            "and submit it again."
+        )
+    if not job:
         raise MachineError(
-            f"not queued: {path} ({kind.program} says: {answer}); expected a job's id. Correct the options in the "
-            f"file, or those of the command, and look at `{shlex.join(line)}`."
+            f"no id of a job: {path} ({kind.program} says: {answer}); expected one. Look whether the job is queued "
+            f"before you submit it again: `{shlex.join([*kind.listing])}`."
         )
     return job
 

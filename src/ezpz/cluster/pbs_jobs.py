@@ -64,6 +64,7 @@ from ezpz.cluster.job import (
     code_of,
 )
 from ezpz.cluster.job_handler import JobHandler, JobScript, Queue, Queues
+from ezpz.cluster.pbs import SCHEDULER
 from ezpz.cluster.qstat import end_of, read_jobs, seconds
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -102,8 +103,10 @@ class PbsJobs(JobHandler):
     script = JobScript(
         "job.pbs",
         "#PBS",
-        ("-A PROJECT", "-q QUEUE", "-l select=2", "-l place=scatter"),
+        ("-A PROJECT", "-q QUEUE", "-l select=2", "-l place=scatter:exclhost"),
         "qsub",
+        "-l select={hosts}:ngpus={count}",
+        beside=SCHEDULER.remote_shell[0],
         first_line="#!/bin/bash -l",
         account="-A",
         queues=("-q",),
@@ -156,6 +159,15 @@ class PbsJobs(JobHandler):
             if reply.code is None:
                 break  # a second question would wait as long
         return Job(job, UNKNOWN, reason=answer)
+
+    def job_id(self, text: str) -> str:
+        """Return the id of ``13.head``, ``13[].head`` or ``13``, alone in its line."""
+        found = re.search(r"(?m)^\s*(\d+(?:\[\d*\])?(?:\.[\w.-]+)?)\s*$", text, re.ASCII)
+        return found[1] if found else ""
+
+    def is_another(self, environ: Mapping[str, str], run: Run) -> str:
+        """Return Grid Engine, where its variables are set and no queue of PBS is known: its ``qsub`` ignores #PBS."""
+        return "Grid Engine" if environ.get("SGE_ROOT") and not queues(run) else ""
 
     def queues(self, option: str, run: Run) -> Queues | None:
         """Return the queues of the server."""

@@ -175,6 +175,11 @@ class SlurmJobs(JobHandler):
         word, code, start = [*first.split("|"), "", "", ""][:3]
         return Job(job, _state(word), word, start=seconds(start), exit_code=_exit_code(word, code))
 
+    def job_id(self, text: str) -> str:
+        """Return the id of ``123``, ``123;cluster`` or ``Submitted batch job 123 on cluster NAME``."""
+        found = re.search(r"(?m)^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\s*$", text, re.ASCII)
+        return found[1] if found else ""
+
     def queues(self, option: str, run: Run) -> Queues | None:
         """Return the partitions; what `--qos` names is known to the accounting alone, which is not asked."""
         return partitions(run) if option == self.script.queues[0] else None

@@ -16,10 +16,9 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_LAUNCHERS = ("mpiexec", "mpiexec.hydra", "mpirun", "orterun", "prterun", "srun", "aprun")
+_LAUNCHERS = r"mpiexec(\.hydra)?|mpirun|orterun|prterun|srun|aprun"
 _QUEUEING = ("sbatch", "salloc", "qsub")
 _SHELLS = ("bash", "sh", "zsh")
-_JOB_FILE = re.compile(r"\.(?:sh|bash|slurm|sbatch|pbs|job|sub|qsub)$")
 _HEAD = 16384  # bytes: options of a scheduler stand at the head of a file
 
 
@@ -34,7 +33,7 @@ def refuse_other_launchers(command: Sequence[str], typed: str) -> None:
         UsageError: It is one.
     """
     program = os.path.basename(command[0]) if command else ""
-    if program in _LAUNCHERS:
+    if re.fullmatch(_LAUNCHERS, program):
         raise UsageError(
             f"{program} as the command (from the command line) starts ranks itself, and every rank would start it; "
             f"expected the program alone. {_instead(command[1:], typed)}"
@@ -44,8 +43,9 @@ def refuse_other_launchers(command: Sequence[str], typed: str) -> None:
             f"{program} as the command (from the command line) queues jobs, and every rank would queue one; expected "
             f"the program alone. Run `{shlex.join([program, *command[1:]])}` itself, or write `{typed} COMMAND`."
         )
-    file = next((word for word in command[program in _SHELLS :] if not word.startswith("-")), "")
-    if file and _JOB_FILE.search(file) and (program in _SHELLS or file == command[0]):
+    words = command[1:] if program in _SHELLS else command[:1]
+    file = next((word for word in words if not word.startswith("-")), "")
+    if not file.endswith(".py") and ("/" in file or "." in file or program in _SHELLS):
         _refuse_job_file(file, typed)
 
 
