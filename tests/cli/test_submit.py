@@ -251,6 +251,13 @@ BEHIND = [
     ),
     ("launch -n 4 python3 train.py --time=2h", "Write `ezpz submit --time 1h --time=2h -- -n 4 python3 train.py`, or"),
     ("python3 train.py --nodes 2 --lr 1", "Write `ezpz submit --time 1h --nodes 2 -- python3 train.py --lr 1`, or"),
+    (
+        "job.sh --nodes 2 --dry-run",
+        (
+            "ezpz: cannot run job.sh (from the command line): it is not found on PATH; expected a program. Write `ezpz "
+            "submit --time 1h --nodes 2 --dry-run -- COMMAND`."
+        ),
+    ),
     ("bash job.sh --nhosts 2", "Write `ezpz submit --time 1h --nhosts 2 -- bash job.sh`, or"),
 ]
 
@@ -260,7 +267,7 @@ def test_options_behind_a_command_are_refused_with_both_ways_to_write_them(place
     refuses(main, [(["--time", "1h", *line.split()], said) for line, said in BEHIND])
 
 
-@pytest.mark.parametrize("line", ["-- python3 train.py --dry-run -q x", "python3 -O train.py --lr 1"])
+@pytest.mark.parametrize("line", ["-- python3 train.py --dry-run -q x", "python3 -O train.py -A --lr 1 -q"])
 def test_options_of_the_command_are_its_own(line, fake, capsys):
     kept = fake("slurm")
     assert main(["--time", "1h", *line.split()]) == 0

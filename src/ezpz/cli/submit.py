@@ -346,11 +346,16 @@ def _refuse_own_options(program: list[str], of_launch: list[str], front: list[st
     while index < len(program):
         name, equals, _ = program[index].partition("=")
         taken = 1 + (not equals and own.get(name, False))
-        (moved if name in own else kept).extend(program[index : index + taken])
+        value = program[index + 1] if index + 1 < len(program) else "-"
+        is_ours = name in own and (taken == 1 or not value.startswith("-"))  # else it lacks the value of ours
+        (moved if is_ours else kept).extend(program[index : index + taken])
         index += taken
     if not moved:
         return
     ours, whole = ["ezpz", "submit", *front], [*of_launch, *program]
+    missing = _why_missing(program[0], None)
+    if missing:
+        raise UsageError(f"{missing} Write `{shlex.join([*ours, *moved, '--'])} COMMAND`.")
     raise UsageError(
         f"{moved[0]} stands behind the command (from the command line), whose own it would be; expected options of "
         f"`ezpz submit` in front of it. Write `{shlex.join([*ours, *moved, '--', *of_launch, *kept])}`, or, if it is "
@@ -372,22 +377,27 @@ def _program(words: Sequence[str]) -> list[str]:
     return list(parse(list(words), {}).command) if words[0].startswith("-") else list(words)
 
 
-def _check_program(command: Sequence[str], venv: str | None) -> None:
-    """Refuse a program that is not on this machine, nor in the environment of the job.
+def _why_missing(program: str, venv: str | None) -> str:
+    """Return why a program is not on this machine, nor in the environment of the job; empty where it is.
 
     Args:
-        command: The words behind launch.
+        program: The first word of the command.
         venv: The environment that the user names.
+    """
+    folders = filter(None, (venv, os.environ.get("VIRTUAL_ENV"), sys.prefix))
+    if _is_python(program) or any(find_program(f"{folder}/bin/{program}") for folder in folders):
+        return ""  # the job's environment has a Python of any name
+    return why_missing(program, "ezpz submit … --")[0]
+
+
+def _check_program(command: Sequence[str], venv: str | None) -> None:
+    """Refuse a program that is missing, which a module of the job may bring.
 
     Raises:
         UsageError: It is not there, or no program.
     """
-    program = _program(command)[0]
-    folders = filter(None, (venv, os.environ.get("VIRTUAL_ENV"), sys.prefix))
-    if _is_python(program) or any(find_program(f"{folder}/bin/{program}") for folder in folders):
-        return  # the job's environment has a Python of any name
-    reason, code = why_missing(program, "ezpz submit … --")
-    if code:
+    reason = _why_missing(_program(command)[0], venv)
+    if reason:
         raise UsageError(f"{reason}{refusals.FORCE}")
 
 
