@@ -166,7 +166,7 @@ _OPTIONS = (
 _ABOUT = """\
 The job file asks for what the site wants, sets up a Python as `ezpz_setup_env` does, and starts COMMAND under launch
 in this folder. Its path and the job's id are printed. What the scheduler would refuse, or never start, is refused
-before anything is queued."""
+before anything is queued. Options of sbatch and qsub are understood as well: -N 2, -p QUEUE, -l select=2."""
 _EXAMPLES = (
     ("ezpz submit --nhosts 2 --time 6h -A PROJECT -- python3 train.py", "queue one job"),
     ("ezpz submit --until-done --time 6h -A PROJECT -- python3 train.py", "and the next ones until it is done"),
