@@ -3,7 +3,7 @@
     -N 2 -p debug -t 1-00:00:00                      --nhosts 2 --queue debug --time 1-00:00:00
     -l select=2:ngpus=4,walltime=6:00:00             --nhosts 2 --option=-l select=2:ngpus=4 --time 6:00:00
 
-`ezpz.launch.words` says what the tables mean; docs/submit.md has the same words.
+`ezpz.launch.words` says what the tables mean; docs/older-scripts.md has the same words.
 """
 
 from __future__ import annotations
