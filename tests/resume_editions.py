@@ -17,7 +17,8 @@ SIZES = "--n_layers 1 --dim 16 --n_heads 2 --n_kv_heads 2 --ffn_dim 32 --vocab_s
 CHARACTERS = "model.n_layer=1 model.n_head=1 model.n_embd=16 model.batch_size=4 model.block_size=16 train.dtype=fp32"
 WORDS = {
     "fsdp": (fsdp, fsdp, "--dataset digits --epochs 2 --batch_size 128"),
-    "fsdp_tp": (fsdp_tp, fsdp_tp, f"{SIZES} --batch_size 4 --max_iters 8"),
+    # What these two trained on was made, and is made no more.
+    "fsdp_tp": (fsdp_tp, fsdp_tp, f"{SIZES} --dataset random --batch_size 4 --max_iters 8"),
     "vit": (
         vit,
         vit,
@@ -27,7 +28,14 @@ WORDS = {
         ),
     ),
     "gpt": (gpt, gpt_config, f"{CHARACTERS} train.max_iters=8 train.eval_interval=8 train.eval_iters=1 train.prompt="),
-    "llm": (llm, llm_config, "--preset debug --training.steps 8 --training.seq_len 32 --training.batch_size 4"),
+    "llm": (
+        llm,
+        llm_config,
+        (
+            "--preset debug training.dataset=random model.vocab_size=32 --training.steps 8 --training.seq_len 32 "
+            "--training.batch_size 4"
+        ),
+    ),
 }
 
 ezpz.setup_torch()
