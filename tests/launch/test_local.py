@@ -223,6 +223,11 @@ def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, subtest
             assert words in said[0]
 
 
+def test_a_script_that_comes_through_a_pipe_is_left_to_the_rank(run_cli, clean_env):
+    done = run_cli(["bash", "-c", f"exec {sys.executable} -m ezpz.launch -n 1 bash <(echo echo it is run)"], clean_env)
+    assert (done.returncode, done.stdout) == (0, "it is run\n"), done.stderr
+
+
 @pytest.mark.slow
 def test_a_debug_run_shows_the_traceback(launch, clean_env):
     assert "Traceback" in launch("-n", "0", "true", env={**clean_env, "EZPZ_DEBUG": "1"}).stderr

@@ -10,7 +10,7 @@ import re
 import shlex
 
 from ezpz.errors import EzpzError, UsageError
-from ezpz.files import why_not_run
+from ezpz.files import open_regular, why_not_run
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -63,8 +63,10 @@ def _instead(words: Sequence[str], typed: str) -> str:
 def _refuse_job_file(path: str, typed: str) -> None:
     from ezpz.cluster.job_handler import handlers
 
+    if not os.path.isfile(path):  # of a pipe, ranks would miss what is read here
+        return
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace", opener=open_regular) as file:
             lines = file.read(_HEAD).splitlines()
     except (OSError, ValueError):  # ValueError: a NUL in the name
         return
