@@ -231,3 +231,22 @@ def test_a_running_launch_is_asked_or_ended_by_every_name(world, in_process, sub
             assert first_line(done).startswith(f"ezpz: launch c0de1234 on {HOST}, pid ")
             done = in_process(["kill", name])
             assert (done.returncode, first_line(done)) == (0, f"launch c0de1234: nothing is left on {HOST}")
+
+
+def test_no_launch_is_ended_by_the_name_of_another(world, in_process, home, tmp_path, subtests):
+    world()
+    records, runs = home / ".local/state/ezpz/launches", tmp_path / "outputs"
+    live = json.loads((records / "2026-11-18-161956-c0de1234/run.json").read_text())
+    second = records / "2026-11-18-161957-beef5678/run.json"
+    second.parent.mkdir()
+    second.write_text(json.dumps({**live, "launch_id": "beef5678", "run_folder": ""}))
+    second.chmod(0o600)
+    write_run(runs / "live/second", {"loss": [1.0]}, name="live", launch={"EZPZ_LAUNCH_ID": "beef5678"})
+    write_run(runs / "c0de/first", {"loss": [1.0]}, name="c0de", launch={"EZPZ_LAUNCH_ID": "5f3a90c2"})
+    several = "ezpz: '{name}' means 2 launches (from the command line): *; expected one.*"
+    for verb in ("kill", "stacks"):
+        for name in ("live", "outputs/live", "outputs", "live/", "c0de"):
+            with subtests.test(f"{verb} {name}"):
+                done = in_process([verb, name])
+                line = "ezpz: launch 5f3a90c2 does not run ('c0de' from*" if name == "c0de" else several
+                check(done, (2, line), name, tmp_path, name)

@@ -24,7 +24,7 @@ from ezpz.launch.ask import ask
 from ezpz.launch.host import process_tree
 from ezpz.records.launch import LaunchRecord
 from ezpz.register import SHORTEST, Launch, lives, named, recorded, running
-from ezpz.track.named import running_named, unknown
+from ezpz.track.named import is_name_of_runs, running_named, unknown
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -129,6 +129,8 @@ def _end(options: Namespace) -> int:
     for word in options.ids:
         # The record of one whose launcher is gone still tells its whole id.
         launch = named([*here, *left_here, *elsewhere], word) or named(recorded(running=True), word)
+        if launch and not on_hosts and is_name_of_runs(word, launch):
+            launch = running_named(word, [*here, *elsewhere])
         if not on_hosts and launch not in here and launch not in elsewhere:
             name = launch.launch_id if launch else word
             if not process_tree.tagged(name, everything=True):

@@ -220,8 +220,10 @@ class _Known:
     def runs_in_full(self, word: str) -> list[Path]:
         """Return the runs that a word says in full: a folder below outputs/, one run, or all of one name."""
         if word not in {".", ".."} and Path(_OUTPUTS, word).is_dir():
-            folder = folder_of(os.path.join(_OUTPUTS, word))  # noqa: PTH118  # as it was typed
-            return [folder] if folder else []
+            path = Path(os.path.join(_OUTPUTS, word))  # noqa: PTH118  # as it was typed
+            found = sorted(find_runs(path), key=lambda folder: (changed(folder), folder), reverse=True)
+            folder = None if found else folder_of(str(path))
+            return [folder] if folder else found
         exact = [run.folder for run in self.runs if word in {run.shown, run.folder.name}]
         if exact:
             return self._one(word, exact)
@@ -417,12 +419,16 @@ def running_named(word: str, running: Iterable[Launch]) -> Launch | None:
     """
     launches = list(running)
     found = None if _is_there(word) else named(launches, word)
-    if found:
+    if found and not is_name_of_runs(word, found):
         return found
     if word == LATEST and not _is_there(word):
         return max(launches, key=lambda launch: launch.started, default=None)
     ids = set(_ids_meant(word))
     chosen = [launch for launch in launches if launch.launch_id in ids]
+    if is_folder(word):  # which of its runs is the newest changes from one moment to the next
+        below = set(_ids_of(find_runs(Path(word).expanduser())))
+        sharing = [launch for launch in launches if launch.launch_id in below]
+        chosen = sharing if sharing[1:] else chosen
     if len(chosen) > 1:
         raise ambiguous(word, "launches", [launch.launch_id for launch in chosen])
     if not chosen and ids:
@@ -431,6 +437,13 @@ def running_named(word: str, running: Iterable[Launch]) -> Launch | None:
             f"does. `ezpz why {min(ids)}` says how it ended; `ezpz kill --job {min(ids)}` ends what is left of it."
         )
     return chosen[0] if chosen else None
+
+
+def is_name_of_runs(word: str, launch: Launch) -> bool:
+    """Tell whether a word that only begins the id of a launch is a name of runs in outputs/, which goes before it."""
+    if word == launch.launch_id or is_of_job(launch, word) or not Path(_OUTPUTS).is_dir():
+        return False
+    return bool(_Known().runs_in_full(word))
 
 
 def _ids_meant(word: str) -> Iterator[str]:
@@ -444,6 +457,11 @@ def _ids_meant(word: str) -> Iterator[str]:
         folders = found if isinstance(found, list) else []
     if launch:
         yield launch.launch_id
+    yield from _ids_of(folders)
+
+
+def _ids_of(folders: Iterable[Path]) -> Iterator[str]:
+    """Yield the ids of the launches of runs."""
     for folder in folders:
         mine = RunRecord.read(folder / "run.json").launch_id
         kept = find_launch(mine) if mine else None
