@@ -220,6 +220,11 @@ def test_a_metric_goes_before_the_name_of_a_run(world, in_process, tmp_path):
     os.utime(tmp_path / "outputs/loss/first/metrics.jsonl", (1.0, 1.0))
     assert in_process(["plot", "--list", "loss"]).stdout.startswith("train")
     assert in_process(["plot", "--list", "loss/first"]).stdout.startswith("loss")
+    write_run(tmp_path / "outputs/accuracy/first", {"y": [1.0]}, name="accuracy")
+    write_run(tmp_path / "outputs/a/first", {"accu": [1.0]}, name="a")
+    os.utime(tmp_path / "outputs/a/first/run.json", (1.0, 1.0))
+    os.utime(tmp_path / "outputs/a/first/metrics.jsonl", (1.0, 1.0))
+    assert "accuracy:" not in in_process(["plot", "--list", "outputs/a", "accu"]).stdout
 
 
 def test_a_running_launch_is_asked_or_ended_by_every_name(world, in_process, subtests):

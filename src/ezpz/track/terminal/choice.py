@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ezpz.errors import UsageError, nearest
-from ezpz.track.named import is_run_word, newest_run, root, unknown
+from ezpz.errors import EzpzError, UsageError, nearest
+from ezpz.track.named import is_run_word, newest_run, root, run_named, unknown
 from ezpz.track.run import open_run
 
 if TYPE_CHECKING:
@@ -74,7 +75,10 @@ def sorted_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
     Raises:
         UsageError: There is no run among them, and the first one reads like a path, or there is no run here either.
     """
-    runs = [word for word in words if is_run_word(word, _of_newest)]
+    runs: list[str] = []
+    for word in words:
+        if is_run_word(word, lambda key: _of_newest(key) or _of_named(key, runs)):
+            runs.append(word)
     keys = [word for word in words if word not in runs]
     if runs or not keys:
         return runs, keys
@@ -90,3 +94,11 @@ def _of_newest(word: str) -> list[str]:
     """Return the metrics of the newest run that a word means."""
     folder = newest_run(root())
     return matching(word, list(open_run(folder).table.cells)) if folder else []
+
+
+def _of_named(word: str, runs: Sequence[str]) -> list[str]:
+    """Return the metrics that a word means of runs that were named in front of it, which may have none yet."""
+    found: list[str] = []
+    with suppress(EzpzError):
+        found += [key for run in runs for key in matching(word, list(open_run(run_named(run)).table.cells))]
+    return found
