@@ -298,7 +298,7 @@ NO_PROGRAMS = [
             "ezpz: ./queued.sh as the command (from the command line) is a job file (#SBATCH in line 2), which every "
             "rank would run; expected the program that it starts. Run `sbatch ./queued.sh` to queue it, or write `ezpz "
             "submit "
-            "--time 1h -- COMMAND`."
+            "--time 1h -- COMMAND`; `ezpz submit --time 1h -- env ./queued.sh` runs it all the same."
         ),
     ),
     ("bash -e queued.pbs", "is a job file (#PBS in line 2), which every rank would run"),

@@ -209,7 +209,7 @@ def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, subtest
         (["mpiexec", "-np", "2", "true"], 2, "mpiexec as the command (from the command line) starts ranks itself"),
         (["--dry-run", "srun", "-n2", "true"], 2, "expected the program alone. Write `launch -n2 true`."),
         (["./job.sh"], 2, "./job.sh as the command (from the command line) is a job file (#SBATCH in line 2), which"),
-        (["bash", "job.sh"], 2, "Run `sbatch job.sh` to queue it, or write `launch COMMAND`."),
+        (["bash", "job.sh"], 2, "or write `launch COMMAND`; `launch env bash job.sh` runs it all the same."),
         (["./broken"], 127, "No such file or directory"),
         (["--hostfile", "hosts", "--flavour", "mpich", "true"], 125, "no mpiexec of MPICH on PATH"),
     ]:
@@ -221,6 +221,13 @@ def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, subtest
             assert len(said) == 1 or said[1:] == ["ezpz: 1 other rank failed in the same way"]
             assert said[0].startswith("ezpz: ")
             assert words in said[0]
+
+
+def test_a_script_that_writes_a_job_file_is_none(run_cli, clean_env, tmp_path):
+    text = "#!/bin/bash\n# writes one\n\ncat <<END\n#SBATCH --nodes=2\nEND\n"
+    lab.program(tmp_path / "writes.sh", text)
+    done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", "1", "./writes.sh"], clean_env)
+    assert (done.returncode, done.stdout) == (0, "#SBATCH --nodes=2\n"), done.stderr
 
 
 def test_a_script_that_comes_through_a_pipe_is_left_to_the_rank(run_cli, clean_env):

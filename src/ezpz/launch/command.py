@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from itertools import takewhile
 
 from ezpz.errors import EzpzError, UsageError
 from ezpz.files import open_regular, why_not_run
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _LAUNCHERS = r"mpiexec(\.hydra)?|mpirun|orterun|prterun|srun|aprun"
 _QUEUEING = ("sbatch", "salloc", "qsub")
 _SHELLS = ("bash", "sh", "zsh")
-_HEAD = 16384  # bytes: options of a scheduler stand at the head of a file
+_HEAD = 16384  # bytes
 
 
 def refuse_other_launchers(command: Sequence[str], typed: str) -> None:
@@ -46,7 +47,7 @@ def refuse_other_launchers(command: Sequence[str], typed: str) -> None:
     words = command[1:] if program in _SHELLS else command[:1]
     file = next((word for word in words if not word.startswith("-")), "")
     if not file.endswith(".py") and ("/" in file or "." in file or program in _SHELLS):
-        _refuse_job_file(file, typed)
+        _refuse_job_file(file, typed, command)
 
 
 def _instead(words: Sequence[str], typed: str) -> str:
@@ -60,7 +61,7 @@ def _instead(words: Sequence[str], typed: str) -> str:
     return f"Write `{typed} {shlex.join(words) if understood else '[options] COMMAND'}`."
 
 
-def _refuse_job_file(path: str, typed: str) -> None:
+def _refuse_job_file(path: str, typed: str, given: Sequence[str]) -> None:
     from ezpz.cluster.job_handler import handlers
 
     if not os.path.isfile(path):  # of a pipe, ranks would miss what is read here
@@ -70,14 +71,16 @@ def _refuse_job_file(path: str, typed: str) -> None:
             lines = file.read(_HEAD).splitlines()
     except (OSError, ValueError):  # ValueError: a NUL in the name
         return
+    # A scheduler reads no further than the first command, behind which such lines may be text of a script's own.
+    head = list(takewhile(lambda line: line.lstrip()[:1] in {"", "#"}, lines))
     for one in handlers():
         script = one.script
-        number = next((number for number, line in enumerate(lines, 1) if line.startswith(f"{script.mark} ")), 0)
+        number = next((number for number, line in enumerate(head, 1) if line.startswith(f"{script.mark} ")), 0)
         if number:
             raise UsageError(
                 f"{path} as the command (from the command line) is a job file ({script.mark} in line {number}), which "
                 f"every rank would run; expected the program that it starts. Run `{script.program} {path}` to queue "
-                f"it, or write `{typed} COMMAND`."
+                f"it, or write `{typed} COMMAND`; `{typed} env {shlex.join(given)}` runs it all the same."
             )
 
 
