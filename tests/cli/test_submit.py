@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -376,15 +377,17 @@ WORDS = [
         "-l select=1:ngpus=4+1:ncpus=8|-l walltime=00:30:00|-l place=pack|-J 0-3|-k doe",
     ),
     ("pbs", "-l filesystems=home:eagle -l nodes=3:ppn=4", "-l filesystems=home:eagle|-l select=3"),
+    ("pbs", "-q debug -p 10 -W block=true", "-q debug|-p 10|-W block=true"),
+    ("slurm", "--hold --comment='two words'", "--hold --comment='two_words'"),
 ]
 
 
 def test_words_of_the_schedulers_are_understood(place, capsys, subtests):
     for scheduler, line, expected in WORDS:
         with subtests.test(line):
-            assert main(["--scheduler", scheduler, "--dry-run", *line.split(), *COMMAND]) == 0
+            assert main(["--scheduler", scheduler, "--dry-run", *shlex.split(line), *COMMAND]) == 0
             told = capsys.readouterr()
-            found = lines(told.out, "SBATCH" if scheduler == "slurm" else "PBS")
+            found = lines(told.out.replace("two words", "two_words"), "SBATCH" if scheduler == "slurm" else "PBS")
             wanted = expected.split("|") if scheduler == "pbs" else expected.split()
             assert set(wanted) <= set(found), found
             assert ("`-- --ppn 4 COMMAND`" in told.err) == ("ppn" in line)
@@ -400,6 +403,9 @@ ANSWERED = [
     ("-I", "`salloc` or `qsub -I` give a shell in a job"),
     ("--export=ALL", "write `-- --env NAME=VALUE COMMAND`."),
     ("--chdir /x", "the job runs in this folder: `cd DIR` first"),
+    ("-W python3", "ezpz: -W python3 (from the command line): --wait to sbatch, and with a value to qsub; expected one, such"),
+    ("-k python3", "Leave it out, or write `-O=--no-kill`."),
+    ("--wait", "a job is queued, and not waited for: `ezpz status` tells its state."),
     ("-N", "ezpz: -N needs a value (from the command line); expected `-N VALUE`."),
     ("-N 1-4", "ezpz: --nhosts: '1-4' is no whole number from 1 on"),
     (
@@ -410,6 +416,11 @@ ANSWERED = [
     ("--partitoin x", "ezpz: unknown option --partitoin"),
     ("--nodes 2 -l place=scatter", "ezpz: -l place=scatter (from -O) is no option of Slurm; expected"),
 ]
+
+
+def test_what_torque_asks_of_a_host_is_not_left_out_in_silence(place, capsys):
+    assert main(["--scheduler", "pbs", "--dry-run", "-l", "nodes=2:ppn=4:gpus=2:v100", *COMMAND]) == 0
+    assert "COMMAND`; gpus=2:v100 is left out: ask for it with `-l select=2:…`" in capsys.readouterr().err
 
 
 def test_words_of_another_meaning_are_answered_with_what_to_type(place, fake, refuses):

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from ezpz.cluster.job_file import Option, hosts_of, resources
 from ezpz.errors import UsageError
@@ -24,9 +25,9 @@ _AS_IT_IS = (
     "--qos --gpus --gpus_per_node --gpus_per_task --gpu_bind --gres --constraint --mem --mem_per_cpu --mem_per_gpu "
     "--cpus_per_task --cpus_per_gpu --reservation --licenses --mail_type --mail_user --exclude --nodelist --begin "
     "--network --comment --dependency --array --clusters --nice --priority --switches --hint --signal "
-    "-C -G -L -M -P -W -a -c -d -j -k -r -w -x"
+    "-C -G -L -M -P -a -c -d -j -r -w -x"
 )
-_FLAGS = "--exclusive --requeue --no_requeue --no_kill --contiguous -V"
+_FLAGS = "--exclusive --requeue --no_requeue --no_kill --contiguous --hold -V"
 _SHELL = "a job file is queued: `salloc` or `qsub -I` give a shell in a job, where `launch` starts ranks"
 _OUTPUT = "what the job prints goes beside its file: write `--output DIR`"
 _ENVIRONMENT = "the job sets up its own environment: write `-- --env NAME=VALUE COMMAND`"
@@ -42,6 +43,7 @@ _DIFFERENT = {
     **each("-v --export", _ENVIRONMENT),
     "-S": "job files are for bash",
     "-m": "write `-- -m MODULE` for a module, and `-O='-m abe'` for qsub's mail",
+    "--wait": "a job is queued, and not waited for: `ezpz status` tells its state",
     "--wrap": "write the command itself behind --",
     "--test_only": "write `--dry-run`",
 }
@@ -49,8 +51,28 @@ _DIFFERENT = {
 
 def _as_it_is(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
     if given.startswith("--"):
-        return _MORE, f"{given.replace('_', '-')}={value}", 0, ""
+        return _MORE, f"{given.replace('_', '-')}={shlex.quote(value) if ' ' in value else value}", 0, ""
     return _MORE, f"{given} {value}", 0, ""
+
+
+def _of_qsub(given: str, value: str, more: Sequence[str], environ: Mapping[str, str]) -> tuple[str, str, int, str]:
+    """Read ``-W depend=…`` and ``-k oe``, which have a value to qsub alone.
+
+    Raises:
+        UsageError: It is none, but most likely the command.
+    """
+    pattern, flag, example = (r"\w+=.*", "--wait", "block=true") if given == "-W" else ("[oedn]+", "--no-kill", "oe")
+    if not re.fullmatch(pattern, value):
+        raise UsageError(
+            f"{given} {value} (from the command line): {flag} to sbatch, and with a value to qsub; expected one, such "
+            f"as `{given} {example}`. Leave it out, or write `-O={flag}`."
+        )
+    return _as_it_is(given, value, more, environ)
+
+
+def _queue_or_priority(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
+    """Read ``-p``: the partition to Slurm, the job's priority to PBS."""
+    return (_MORE, f"{given} {value}", 0, "") if re.fullmatch(r"[-+]?\d+", value) else ("--queue", value, 0, "")
 
 
 def _hosts_or_name(_: str, value: str, __: Sequence[str], ___: Mapping[str, str]) -> tuple[str, str, int, str]:
@@ -69,17 +91,27 @@ def _resource(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -
     if name == "nodes":
         hosts, *more = amount.split(":")
         ranks = next((each.partition("=")[2] for each in more if each.startswith("ppn=")), "")
-        note = f"{given} {value} is taken as --nhosts {hosts}; ranks per host are launch's: `-- --ppn {ranks} COMMAND`"
-        return "--nhosts", hosts, 0, note if ranks else ""
+        left = ":".join(each for each in more if not each.startswith("ppn="))
+        note = f"{given} {value} is taken as --nhosts {hosts}"
+        note += f"; ranks per host are launch's: `-- --ppn {ranks} COMMAND`" if ranks else ""
+        note += f"; {left} is left out: ask for it with `-l select={hosts}:…`" if left else ""
+        return "--nhosts", hosts, 0, note if more else ""
     ours = {"select": "--nhosts", "walltime": "--time", "filesystems": "--filesystems"}.get(name)
     return (ours, amount, 0, "") if ours and amount else (_MORE, f"{given} {value}", 0, "")
 
 
 SUBMIT = Words(
-    same=table(nhosts="--nodes --nnodes --num_nodes", queue="-p --partition", time="-t --walltime", name="--job_name"),
+    same=table(nhosts="--nodes --nnodes --num_nodes", queue="--partition", time="-t --walltime", name="--job_name"),
     flags=each(_FLAGS, _MORE),
     different=_DIFFERENT,
-    special={**each(_AS_IT_IS, _as_it_is), "-N": _hosts_or_name, "-J": _name_or_array, "-l": _resource},
+    special={
+        **each(_AS_IT_IS, _as_it_is),
+        **each("-W -k", _of_qsub),
+        "-N": _hosts_or_name,
+        "-J": _name_or_array,
+        "-p": _queue_or_priority,
+        "-l": _resource,
+    },
     advice=" Run `ezpz submit --help` for the options.",
 )
 _LAUNCHS = {name for names, _ in OPTIONS for name in names}
