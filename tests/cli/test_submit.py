@@ -268,7 +268,14 @@ def test_options_behind_a_command_are_refused_with_both_ways_to_write_them(place
     refuses(main, [(["--time", "1h", *line.split()], said) for line, said in BEHIND])
 
 
-@pytest.mark.parametrize("line", ["-- python3 train.py --dry-run -q x", "python3 -O train.py -A --lr 1 -q"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-- python3 train.py --dry-run -q x",
+        "python3 -O train.py -A --lr 1 -q",
+        "bash -e train.py -- --name x",
+    ],
+)
 def test_options_of_the_command_are_its_own(line, fake, capsys):
     kept = fake("slurm")
     assert main(["--time", "1h", *line.split()]) == 0

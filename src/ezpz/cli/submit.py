@@ -343,13 +343,15 @@ def _refuse_own_options(program: list[str], of_launch: list[str], front: list[st
     begins = program.index(_script(program)) if _is_python(program[0]) and _script(program) else 0
     moved: list[str] = []
     kept, index = program[: begins + 1], begins + 1
-    while index < len(program):
+    end = program.index("--", index) if "--" in program[index:] else len(program)  # all behind is the command's own
+    while index < end:
         name, equals, _ = program[index].partition("=")
         taken = 1 + (not equals and own.get(name, False))
-        value = program[index + 1] if index + 1 < len(program) else "-"
+        value = program[index + 1] if index + 1 < end else "-"
         is_ours = name in own and (taken == 1 or not value.startswith("-"))  # else it lacks the value of ours
         (moved if is_ours else kept).extend(program[index : index + taken])
         index += taken
+    kept += program[index:]
     if not moved:
         return
     ours, whole = ["ezpz", "submit", *front], [*of_launch, *program]
