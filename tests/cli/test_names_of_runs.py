@@ -255,3 +255,12 @@ def test_no_launch_is_ended_by_the_name_of_another(world, in_process, home, tmp_
                 done = in_process([verb, name])
                 line = "ezpz: launch 5f3a90c2 does not run ('c0de' from*" if name == "c0de" else several
                 check(done, (2, line), name, tmp_path, name)
+
+
+def test_what_is_left_on_other_hosts_is_ended_by_every_name(world, in_process, monkeypatch, subtests):
+    asked = []
+    monkeypatch.setattr("ezpz.cli.kill._on_others", lambda ids, _: asked.extend(ids) or ())
+    for kind, name in GPT.items():
+        with subtests.test(kind):
+            done = in_process(["kill", "--hosts", "n01", name])
+            assert (done.returncode, asked.pop()) == (0, "5f3a90c2")

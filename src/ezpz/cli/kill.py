@@ -24,7 +24,7 @@ from ezpz.launch.ask import ask
 from ezpz.launch.host import process_tree
 from ezpz.records.launch import LaunchRecord
 from ezpz.register import SHORTEST, Launch, lives, named, recorded, running
-from ezpz.track.named import is_name_of_runs, running_named, unknown
+from ezpz.track.named import id_named, is_name_of_runs, running_named, unknown
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -129,21 +129,23 @@ def _end(options: Namespace) -> int:
     for word in options.ids:
         # The record of one whose launcher is gone still tells its whole id.
         launch = named([*here, *left_here, *elsewhere], word) or named(recorded(running=True), word)
-        if launch and not on_hosts and is_name_of_runs(word, launch):
-            launch = running_named(word, [*here, *elsewhere])
+        if launch and is_name_of_runs(word, launch):
+            launch = None if on_hosts else running_named(word, [*here, *elsewhere])
         if not on_hosts and launch not in here and launch not in elsewhere:
             name = launch.launch_id if launch else word
             if not process_tree.tagged(name, everything=True):
                 launch = running_named(word, [*here, *elsewhere])
                 if launch is None:
                     raise unknown(word, more=_GONE)
-        elif launch is None and len(word) < SHORTEST:
-            raise unknown(word, more=_GONE)
-        name = launch.launch_id if launch else word
+        elif launch is None:  # one that no record here tells of has a whole id
+            launch = Launch(id_named(word) or word)
+            if len(launch.launch_id) < SHORTEST:
+                raise unknown(word, more=_GONE)
+        launch = launch or Launch(word)
         if launch in elsewhere and not on_hosts:
             asked.append(launch)
         else:
-            meant[name] = launch or Launch(word)
+            meant[launch.launch_id] = launch
     hosts = _hosts(options) if on_hosts else None
     for launch in (*asked, *meant.values()):
         _stop_chain(_record_of(launch))

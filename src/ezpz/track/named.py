@@ -446,6 +446,18 @@ def is_name_of_runs(word: str, launch: Launch) -> bool:
     return bool(_Known().runs_in_full(word))
 
 
+def id_named(word: str) -> str:
+    """Return the id of the launch that a word means, whether it runs or not; empty where it names nothing here.
+
+    Raises:
+        UsageError: Several are meant.
+    """
+    ids = sorted(set(_ids_meant(word)))
+    if len(ids) > 1:
+        raise ambiguous(word, "launches", ids)
+    return next(iter(ids), "")
+
+
 def _ids_meant(word: str) -> Iterator[str]:
     """Yield the ids of the launches that a word means, all of them where several runs have one name."""
     if _is_there(word):
