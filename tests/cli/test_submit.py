@@ -410,7 +410,10 @@ ANSWERED = [
     ("-I", "`salloc` or `qsub -I` give a shell in a job"),
     ("--export=ALL", "write `-- --env NAME=VALUE COMMAND`."),
     ("--chdir /x", "the job runs in this folder: `cd DIR` first"),
-    ("-W python3", "ezpz: -W python3 (from the command line): --wait to sbatch, and with a value to qsub; expected one, such"),
+    (
+        "-W python3",
+        "ezpz: -W python3 (from the command line): --wait to sbatch, and with a value to qsub; expected one, such",
+    ),
     ("-k python3", "Leave it out, or write `-O=--no-kill`."),
     ("--wait", "a job is queued, and not waited for: `ezpz status` tells its state."),
     ("-N", "ezpz: -N needs a value (from the command line); expected `-N VALUE`."),
