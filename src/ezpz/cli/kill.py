@@ -127,21 +127,8 @@ def _end(options: Namespace) -> int:
     meant = {launch.launch_id: launch for launch in ((*here, *left_here) if options.all else ())}
     asked: list[Launch] = []
     for word in options.ids:
-        # The record of one whose launcher is gone still tells its whole id.
-        launch = named([*here, *left_here, *elsewhere], word) or named(recorded(running=True), word)
-        if launch and is_name_of_runs(word, launch):
-            launch = None if on_hosts else running_named(word, [*here, *elsewhere])
-        if not on_hosts and launch not in here and launch not in elsewhere:
-            name = launch.launch_id if launch else word
-            if not process_tree.tagged(name, everything=True):
-                launch = running_named(word, [*here, *elsewhere])
-                if launch is None:
-                    raise unknown(word, more=_GONE)
-        elif launch is None:  # one that no record here tells of has a whole id
-            launch = Launch(id_named(word) or word)
-            if len(launch.launch_id) < SHORTEST:
-                raise unknown(word, more=_GONE)
-        launch = launch or Launch(word)
+        found = _on_hosts if on_hosts else _known
+        launch = found(word, [*here, *elsewhere], left_here)
         if launch in elsewhere and not on_hosts:
             asked.append(launch)
         else:
@@ -161,6 +148,40 @@ def _end(options: Namespace) -> int:
     finally:  # what is known is reported in any case
         code = _report(left)
     return max([code, *codes])
+
+
+def _named(word: str, runs: Sequence[Launch], left: Sequence[Launch]) -> Launch | None:
+    """Return the launch whose job or id a word is, or begins where it is no name of runs."""
+    # The record of one whose launcher is gone still tells its whole id.
+    launch = named([*runs, *left], word) or named(recorded(running=True), word)
+    return None if launch and is_name_of_runs(word, launch) else launch
+
+
+def _known(word: str, runs: Sequence[Launch], left: Sequence[Launch]) -> Launch:
+    """Return the launch that a word means, of those that run and those that have left processes on this host.
+
+    Raises:
+        UsageError: There is none.
+    """
+    launch = _named(word, runs, left)
+    if launch in runs or process_tree.tagged(launch.launch_id if launch else word, everything=True):
+        return launch or Launch(word)
+    launch = running_named(word, runs)
+    if launch is None:
+        raise unknown(word, more=_GONE)
+    return launch
+
+
+def _on_hosts(word: str, runs: Sequence[Launch], left: Sequence[Launch]) -> Launch:
+    """Return the launch that a word means, which may be known by its whole id on other hosts alone.
+
+    Raises:
+        UsageError: There is none.
+    """
+    launch = _named(word, runs, left) or Launch(id_named(word) or word)
+    if len(launch.launch_id) < SHORTEST:
+        raise unknown(word, more=_GONE)
+    return launch
 
 
 def _record_of(launch: Launch) -> LaunchRecord:
