@@ -223,11 +223,13 @@ def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, subtest
             assert words in said[0]
 
 
-def test_a_script_that_writes_a_job_file_is_none(run_cli, clean_env, tmp_path):
-    text = "#!/bin/bash\n# writes one\n\ncat <<END\n#SBATCH --nodes=2\nEND\n"
-    lab.program(tmp_path / "writes.sh", text)
-    done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", "1", "./writes.sh"], clean_env)
-    assert (done.returncode, done.stdout) == (0, "#SBATCH --nodes=2\n"), done.stderr
+def test_a_script_that_writes_a_job_file_is_none(run_cli, clean_env, tmp_path, subtests):
+    lab.program(tmp_path / "writes.sh", "#!/bin/bash\n# writes one\n\ncat <<END\n#SBATCH --nodes=2\nEND\n")
+    lab.program(tmp_path / "true", "#!/bin/bash\n#SBATCH --nodes=2\necho not run\n")
+    for line, said in (("./writes.sh", "#SBATCH --nodes=2\n"), ("bash -ec true", ""), ("bash -s true", "")):
+        with subtests.test(line):
+            done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", "1", *line.split()], clean_env)
+            assert (done.returncode, done.stdout) == (0, said), done.stderr
 
 
 def test_a_script_that_comes_through_a_pipe_is_left_to_the_rank(run_cli, clean_env):

@@ -46,6 +46,8 @@ def refuse_other_launchers(command: Sequence[str], typed: str) -> None:
         )
     words = command[1:] if program in _SHELLS else command[:1]
     file = next((word for word in words if not word.startswith("-")), "")
+    if any(re.fullmatch("-[a-zA-Z]*[cs][a-zA-Z]*", word) for word in words[: words.index(file) if file else 0]):
+        return  # a text, or what comes through stdin: no file
     if not file.endswith(".py") and ("/" in file or "." in file or program in _SHELLS):
         _refuse_job_file(file, typed, command)
 
