@@ -61,8 +61,9 @@ def _of_qsub(given: str, value: str, more: Sequence[str], environ: Mapping[str, 
     Raises:
         UsageError: It is none, but most likely the command.
     """
-    pattern, flag, example = (r"\w+=.*", "--wait", "block=true") if given == "-W" else ("[oedn]+", "--no-kill", "oe")
-    if not re.fullmatch(pattern, value):
+    fits = re.fullmatch(r"\w+=.*", value) if given == "-W" else re.fullmatch("[oedn]+", value)
+    if not fits:
+        flag, example = ("--wait", "block=true") if given == "-W" else ("--no-kill", "oe")
         raise UsageError(
             f"{given} {value} (from the command line): {flag} to sbatch, and with a value to qsub; expected one, such "
             f"as `{given} {example}`. Leave it out, or write `-O={flag}`."

@@ -162,7 +162,7 @@ class PbsJobs(JobHandler):
 
     def job_id(self, text: str) -> str:
         """Return the id of ``13.head``, ``13[].head`` or ``13``, alone in its line."""
-        found = re.search(r"(?m)^\s*(\d+(?:\[\d*\])?(?:\.[\w.-]+)?)\s*$", text, re.ASCII)
+        found = re.search(r"(?m)^[ \t]*(\d+(?:\[\d*\])?(?:\.[\w.-]+)?)[ \t\r]*$", text, re.ASCII)
         return found[1] if found else ""
 
     def is_another(self, environ: Mapping[str, str], run: Run) -> str:
