@@ -667,6 +667,11 @@ def test_a_chain_has_a_folder_that_its_jobs_know(place, fake, capsys):
     assert re.fullmatch(r"outputs/train/chain-[0-9-]{17}", str(folder))
     assert f"\nexport EZPZ_CHAIN={place / folder}\n" in text
     assert "at most 3 jobs of 2 hosts and 01:00:00: 6 node-hours" in told.err
+    assert main(["--jobs", "1", "--time", "50m", *COMMAND]) == 0
+    assert "at most 1 job of 1 host and 00:50:00: 0.83 node-hours" in capsys.readouterr().err
+    assert "expected at least 0.84, which" in refused(["--node-hours", "0.8", "--time", "50m", *COMMAND], capsys)
+    assert main(["--dry-run", "--node-hours", "0.84", "--time", "50m", *COMMAND]) == 0
+    capsys.readouterr()
     facts = json.loads((folder / "chain.json").read_text())
     assert (facts["jobs"], facts["ids"], facts["queued_at_once"]) == (3, ["101"], False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -273,7 +274,7 @@ def _submit(asked: Namespace, argv: list[str], environ: Mapping[str, str], notes
     if is_chain:
         hours = jobs * job.hosts * job.seconds / 3600
         each = f"{job.hosts} host{'s' * (job.hosts > 1)} and {clock(job.seconds)}"
-        _note(f"at most {jobs} job{'s' * (jobs > 1)} of {each}: {hours:g} node-hours")
+        _note(f"at most {jobs} job{'s' * (jobs > 1)} of {each}: {_rounded(hours)} node-hours")
     written = f"{path}: written for {machine.title} ({machine.origin})"
     output = ("", "") if asked.json else (written, _place(found, machine, job))
     try:
@@ -611,6 +612,11 @@ def _folder(output: str, name: str, *, is_chain: bool) -> str:
     return base if not os.path.lexists(base) else f"{base}-{taken[0]}"
 
 
+def _rounded(hours: float) -> str:
+    """Return node-hours as people write them, 0.83 or 1234.5; what is less than 0.01 to one digit."""
+    return f"{hours:.2f}".rstrip("0").rstrip(".") if hours >= 0.01 else f"{hours:.1g}"
+
+
 def _most_jobs(asked: Namespace) -> int:
     """Return how many jobs a chain may have.
 
@@ -624,8 +630,9 @@ def _most_jobs(asked: Namespace) -> int:
     within = int(asked.node_hours / each + 1e-9)
     if within < 1:
         raise UsageError(
-            f"too little: --node-hours {asked.node_hours:g} (from the command line); expected at least {each:g}, which "
-            f"one job of {asked.nhosts} hosts and {clock(asked.time)} asks for. Raise it, or shorten --time."
+            f"too little: --node-hours {asked.node_hours:g} (from the command line); expected at least "
+            f"{_rounded(math.ceil(round(each * 100, 6)) / 100)}, which one job of {asked.nhosts} hosts and "
+            f"{clock(asked.time)} asks for. Raise it, or shorten --time."
         )
     return min(most, within)
 
