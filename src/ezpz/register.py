@@ -25,10 +25,23 @@ from ezpz.files import LARGEST, open_regular, own_place, private_folder, state_f
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Any, Protocol
 
     from ezpz.records.launch import LaunchRecord
+
+    class KnownJob(Protocol):
+        """A job of this user that a scheduler knows: `ezpz.cluster.job.Job`."""
+
+        @property
+        def job(self) -> str: ...
+        @property
+        def state(self) -> str: ...
+        @property
+        def scheduler(self) -> str: ...
+        def is_called(self, word: str) -> bool: ...
+        def began_after(self, when: float) -> bool: ...
+
 
 IN_HOME, IN_TEMPORARY = "launches", "records"  # folders of records: of the state folder, and of $TMPDIR/ezpz-UID
 SHORTEST = 4  # characters of an id that may stand for it
@@ -89,6 +102,15 @@ class Launch(Record):
     place: str = ""
     socket: str = ""
     is_here: bool = False
+
+
+def _no_job(word: str) -> KnownJob | None:
+    del word
+    return None
+
+
+# The job that a word names, or None. Leaves and `ezpz.track` ask no scheduler; `ezpz.cli` puts in what does.
+ask_job: Callable[[str], KnownJob | None] = _no_job
 
 
 # What a launcher writes about itself.
@@ -158,21 +180,9 @@ def _in_home() -> str:
     return os.path.join(base, IN_HOME) if base else ""
 
 
-def _folders(*, running: bool = False) -> list[str]:
-    """Return the folders of records.
-
-    Args:
-        running: What runs is found in the temporary folder also from a shell that has a home, which a service lacks.
-    """
-    home = _in_home()
-    temporary = own_place(IN_TEMPORARY) if running or not _can_write(home) else ""
-    return [folder for folder in (home, temporary) if folder]
-
-
-def _can_write(folder: str) -> bool:
-    while folder and not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
-    return os.access(folder, os.W_OK | os.X_OK)
+def _folders() -> list[str]:
+    """Return the folders of records; a service without a home keeps them in the temporary one, also for who has one."""
+    return [folder for folder in (_in_home(), own_place(IN_TEMPORARY)) if folder]
 
 
 def heads(*, running: bool = False) -> list[Head]:
@@ -182,7 +192,7 @@ def heads(*, running: bool = False) -> list[Head]:
         running: Only those that tell of no end.
     """
     found = []
-    for folder in _folders(running=running):
+    for folder in _folders():
         try:
             names = os.listdir(folder)
         except OSError:

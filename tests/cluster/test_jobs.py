@@ -300,3 +300,25 @@ def test_a_real_slurm_tells_the_end_of_jobs(slurm, tmp_path):
     until(held, "cancelled")
     until(waiting, "cancelled")
     slurm.wait_idle(40)
+
+
+def test_a_real_slurm_lists_jobs_with_the_files_of_their_output(slurm, tmp_path):
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/bash\necho of $SLURM_JOB_ID\n")
+    ways = (["-o", "logs/%x_%4j.txt", "-J", "mine"], ["-a", "3", "-o", "%A-%a.txt"], ["-a", "3"], [])
+    (tmp_path / "logs").mkdir()
+    ids = [
+        slurm.run(["sbatch", "--parsable", "-N1", "--chdir", str(tmp_path), *way, str(script)]).stdout.strip()
+        for way in ways
+    ]
+    handler = jobs.handler("slurm")
+
+    def mine():
+        text = slurm.run(handler.question("root")).stdout
+        found = [job for job in handler.read(text, "root") if job.job.partition("_")[0] in ids]
+        return found if len(found) == 4 and all(job.state == "ended" for job in found) else None
+
+    found = wait_until(mine, 60, "the end of four jobs", every=0.2)
+    for job in found:
+        assert (tmp_path / job.output).read_text() == f"of {job.number}\n"
+    assert {job.job for job in found} == {ids[0], f"{ids[1]}_3", f"{ids[2]}_3", ids[3]}

@@ -11,6 +11,7 @@ from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.job import QUEUED, RUNNING
 from ezpz.cluster.jobs import my_jobs, not_listed, scheduler_questions, user_name
+from ezpz.cluster.questions import SCHEDULER_LIMIT
 from ezpz.errors import UsageError
 from ezpz.files import inside, open_regular, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
@@ -22,6 +23,8 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
+
+    from ezpz.cluster.job import Job
 
 _OPTIONS = (
     option("what", nargs="?", metavar="RUN|ID", help=LAUNCH_HELP),
@@ -69,8 +72,9 @@ class _Source:
 
     def __init__(self, word: str | None, rank: int | None) -> None:
         self._rank = rank
-        self._job = self._output = ""
+        self._job: Job | None = None
         self._folder = ""  # of the record; empty without one
+        self._is_lost: bool | None = None  # whether its scheduler does not know its job; None before that is asked
         try:
             meant = launch_named(word)
         except UnknownError as error:
@@ -84,9 +88,18 @@ class _Source:
                 )
         self._record = self._read()
         self._record.refuse_newer(Path(self._folder, "run.json"))
+        self._output = self._find_output()
 
     def _read(self) -> LaunchRecord:
         return LaunchRecord.read(Path(self._folder, "run.json")) if self._folder else LaunchRecord()
+
+    def _find_output(self) -> str:
+        """Return the file of the output: stdout of `launch`, else that of its job, which `srun` writes for it."""
+        record = self._record
+        if self._folder and not record.output and record.plan.job_id and not self._rank_logs():
+            found = my_jobs(os.environ, user_name(), scheduler_questions()).called(record.plan.job_id)
+            self._job = found if found and not found.began_after(record.started or 0.0) else None
+        return record.output or (self._job.output if self._job else "")
 
     def _take_job(self, word: str | None, otherwise: UnknownError) -> None:
         """Take the output of a job that has no launch yet, or ended before it.
@@ -94,22 +107,19 @@ class _Source:
         Raises:
             UnknownError: There is no such job.
         """
-        jobs, silent = my_jobs(os.environ, user_name(), scheduler_questions())
-        found = next((each for each in jobs if word and word in {each.job, each.job.partition(".")[0]}), None)
-        if found is None:
-            more = f" {', '.join(silent)} did not answer." if silent else ""
-            more += "".join(f" {why}." for why in not_listed(os.environ))
-            raise UnknownError(f"{otherwise}{more}") from None
-        self._job, self._output, self._job_state = found.job, found.output, found.state
+        jobs = my_jobs(os.environ, user_name(), scheduler_questions())
+        self._job = jobs.called(word or "")
+        if self._job is None:
+            whys = [*filter(None, [jobs.missing()]), *not_listed(os.environ)]
+            raise UnknownError(f"{otherwise}{''.join(f' {why}.' for why in whys)}") from None
 
     def files(self) -> list[tuple[str, Path]]:
         """Return the files that are there now, each with what goes in front of its lines."""
         logs = self._rank_logs()
         if logs or self._rank is not None:
             return logs
-        output = self._record.output if self._folder else self._output
-        path = Path(self._folder, output)
-        if output and os.path.isfile(path):  # noqa: PTH113  # never an error
+        path = Path(self._folder, self._output)
+        if self._output and os.path.isfile(path):  # noqa: PTH113  # never an error
             return [("", path)]
         if self.may_write():
             return []
@@ -145,7 +155,7 @@ class _Source:
         if not self._folder or inside(self._folder, str(path)):
             return
         is_own = any(os.path.realpath(Path(head.path).parent) == self._folder for head in heads())
-        if not (is_own and str(path) == self._record.output):
+        if not (is_own and str(path) == self._output):
             raise UsageError(
                 f"{path} is not printed: the launch's record in {self._folder} leads to it, which is another "
                 f"folder; expected a file in that of the record. Look at it yourself: less {path}"
@@ -154,19 +164,24 @@ class _Source:
     def may_write(self) -> bool:
         """Tell whether more may come: the launch has recorded no end."""
         if not self._folder:
-            return self._job_state in {QUEUED, RUNNING}
+            return self._job is not None and self._job.state in {QUEUED, RUNNING}
         now = self._read()
         if now.launch_id != self._record.launch_id or now.state != "running":  # of another launch, or gone; or over
             return False
         launch = of_record(now)
         if launch.host == os.uname().nodename:
             return as_here(launch) is not None
+        if self._is_lost is None:  # asked once: sites forbid polling
+            jobs = my_jobs(os.environ, user_name(), scheduler_questions(SCHEDULER_LIMIT), launch.started)
+            self._is_lost = bool(jobs.who_forgot(launch.scheduler, launch.job, launch.started))
+        if self._is_lost:
+            return False
         return now.job_ends is None or time.time() <= now.job_ends + 600
 
     def awaited(self) -> str:
         """Return what is waited for, in words."""
-        if not self._folder:
-            return f"{self._output or 'the output'} of job {self._job}"
+        if not self._folder and self._job:
+            return f"{self._output or 'the output'} of job {self._job.job}"
         which = "the log" if self._rank is None else f"the log of rank {self._rank}"
         job = self._record.plan.job_id
         job = f" (job {job})" if job else ""
@@ -182,6 +197,13 @@ class _Source:
             raise UsageError(
                 f"no log of rank {self._rank} of {self.awaited().rpartition(' of ')[2]}; expected a file rank-"
                 f"{self._rank}.log of `launch --log-dir DIR`, on a host that sees DIR."
+            )
+        if not self._folder and self._job:
+            job = self._job
+            what = f"no file {self._output}" if self._output else "no file that its scheduler tells"
+            raise UsageError(
+                f"no output of job {job.job}, which is {job.told or job.state}: {what} on {os.uname().nodename}; "
+                "expected the file of its output, on a host that sees it, and once the job has begun."
             )
         raise UsageError(
             f"no output of {self.awaited().partition(' of ')[2]} is kept: its launch had no --log-dir and wrote into "

@@ -12,8 +12,10 @@ from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli.running import age, left_behind, left_lines
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.job import ENDED, QUEUED, RUNNING
-from ezpz.cluster.jobs import my_jobs, not_listed, scheduler_questions, user_name
-from ezpz.errors import UsageError
+from ezpz.cluster.jobs import Listing, my_jobs, not_listed, scheduler_questions, user_name
+from ezpz.cluster.scheduler import scheduler
+from ezpz.errors import EzpzError, UsageError
+from ezpz.fields import Record
 from ezpz.files import open_regular, read_bytes
 from ezpz.records.launch import LaunchRecord
 from ezpz.register import heads, of_record, running
@@ -23,7 +25,7 @@ from ezpz.visible import painter, shorten, show, use_color, visible
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
     from typing import Any
 
     from ezpz.cluster.job import Job
@@ -35,7 +37,8 @@ _OPTIONS = (
 )
 _ABOUT = """\
 Jobs of yours that wait, run or ended within a day, as the scheduler tells them, with their launches; and launches
-without a job. The scheduler is asked one question, and not again for 30 s."""
+without a job. The scheduler is asked one question, and not again for 30 s unless a launch, `ezpz submit` or
+`ezpz kill` has changed something; the last line says when."""
 _EXAMPLES = (
     ("ezpz status", "what waits, what runs and how far it is, what ended and why"),
     ("ezpz status 12", "a job alone"),
@@ -43,9 +46,18 @@ _EXAMPLES = (
 _RECENT = 86400.0  # seconds: what ended earlier is left out
 _LOST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host
 _MOST = 20  # rows of what has ended
+_SILENT = 600.0  # seconds without a row after which a run is not known to go on
+_MOMENT = 1.5  # seconds that are called just now
 _SHORTEST = 8  # columns of a name that is too long
 _TAIL = 4096  # bytes of a job's output, for its last line
-_STATES = {"queued": "minor", "running": "busy", "finished": "good", "ended": "doubtful", "stopped": "doubtful"}
+_STATES = {
+    "queued": "minor",
+    "running": "busy",
+    "finished": "good",
+    "ended": "doubtful",
+    "stopped": "doubtful",
+    "unknown": "doubtful",
+}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -54,26 +66,55 @@ def main(argv: Sequence[str]) -> int:
     return run_verb(parser, argv, _status)
 
 
+class _Seen(Record):
+    """What is known around the launches.
+
+    Attributes:
+        now: The time.
+        here: The ids of the launches that run on this host.
+        jobs: What the schedulers have told.
+    """
+
+    now: float
+    here: Container[str]
+    jobs: Listing
+
+
 def _status(options: Namespace) -> int:
     now = time.time()
-    jobs, silent = my_jobs(os.environ, user_name(), scheduler_questions())
     records = heads()
     here, _ = running(records)
-    ids = {launch.launch_id for launch in here}
-    rows = _rows(jobs, _launches(records, now), now, ids)
+    launches = _launches(records, now)
+    jobs = my_jobs(os.environ, user_name(), scheduler_questions(), _last_change(launches, now))
+    seen = _Seen(now, {launch.launch_id for launch in here}, jobs)
     left, missing = left_behind(here), not_listed(os.environ)
-    if options.launch is not None:
-        rows = [_row_named(options.launch, rows, now, ids)]
+    if options.launch is None:
+        rows = _shown(_rows(launches, seen), now)
+    else:
+        rows = [_row_named(options.launch, _rows(launches, seen), seen)]
         left = [each for each in left if each["launch_id"] == rows[0]["launch_id"]]
     if options.json:
-        show(json.dumps({"rows": rows, "silent": silent, "not_listed": missing, "left_behind": left}, indent=2))
+        silent = [*jobs.silent, *jobs.failed]
+        told = {"rows": rows, "asked": jobs.asked, "silent": silent, "failed": jobs.failed, "not_listed": missing}
+        show(json.dumps({**told, "left_behind": left}, indent=2))
         return 0
     lines = [*(_table(rows, now) if rows else ()), *map(visible, left_lines(left))]
-    lines += [f"not answered within 15 s, or failed: {', '.join(silent)}; its jobs are missing here"] if silent else []
     lines = lines or ["no job and no launch of yours waits, runs or ended within a day"]
+    lines += [visible(jobs.missing())] if jobs.missing() else []
     lines += missing
+    lines += [f"{scheduler(name).title} was asked {_ago(time.time() - at)}" for name, at in jobs.asked.items()]
     show("\n".join(lines), colors=True)
     return 0
+
+
+def _ago(seconds: float) -> str:
+    return "just now" if seconds < _MOMENT else f"{age(seconds)} ago"
+
+
+def _last_change(launches: Iterable[tuple[Launch, LaunchRecord]], now: float) -> float:
+    """Return when a launch in a job began or ended last: what a scheduler told before is not true any more."""
+    times = [when for launch, record in launches if launch.job for when in (record.started, record.ended) if when]
+    return max((when for when in times if when <= now), default=0.0)
 
 
 # Launches, by their records
@@ -121,40 +162,44 @@ def _read_record(path: str) -> LaunchRecord:
 # Rows: a job with its last launch, a job without one, a launch without a job
 
 
-def _rows(
-    jobs: Sequence[Job], launches: Sequence[tuple[Launch, LaunchRecord]], now: float, here: Container[str]
-) -> list[dict[str, Any]]:
-    """Return what is shown, as JSON can hold it: what waits first, then what runs, then what has ended, newest last."""
+def _rows(launches: Sequence[tuple[Launch, LaunchRecord]], seen: _Seen) -> list[dict[str, Any]]:
+    """Return all rows, as JSON can hold them: what waits first, then what runs, then what has ended, newest last."""
     of_job: dict[str, tuple[Launch, LaunchRecord]] = {}
     alone = []
-    known = {job.job for job in jobs}
     for each in launches:
-        if each[0].job in known:
-            of_job.setdefault(each[0].job, each)
+        job = seen.jobs.job_of(each[0].job, each[0].started)
+        if job:
+            of_job.setdefault(job.job, each)
         else:
             alone.append(each)
-    recent = [job for job in jobs if job.state in {QUEUED, RUNNING} or job.end is None or now - job.end < _RECENT]
-    rows = [_of_job(job, of_job.get(job.job), now, here) for job in recent]
-    rows += [_of_launch(*each, now, here) for each in alone]
-    order = {"queued": 0, "running": 1}
+    rows = [_of_job(job, of_job.get(job.job), seen) for job in seen.jobs.jobs]
+    rows += [_of_launch(*each, seen) for each in alone]
 
     def place(row: dict[str, Any]) -> tuple[int, float]:
-        return order.get(row["state"], 2), row["ended"] or row["started"] or row["starts"] or 0.0
+        return _ORDER.get(row["state"], 2), row["ended"] or row["started"] or row["starts"] or 0.0
 
-    rows.sort(key=place)
-    over = [row for row in rows if row["state"] not in order]
-    return [row for row in rows if row["state"] in order] + over[-_MOST:]
+    return sorted(rows, key=place)
 
 
-def _row_named(word: str, rows: Sequence[dict[str, Any]], now: float, here: Container[str]) -> dict[str, Any]:
+_ORDER = {"queued": 0, "running": 1, "unknown": 1}
+
+
+def _shown(rows: Sequence[dict[str, Any]], now: float) -> list[dict[str, Any]]:
+    """Return the rows without what ended more than a day ago, and without all but the last 20 that have ended."""
+    over = [row for row in rows if row["state"] not in _ORDER]
+    recent = [row for row in over if row["ended"] is None or now - row["ended"] < _RECENT]
+    return [row for row in rows if row["state"] in _ORDER] + recent[-_MOST:]
+
+
+def _row_named(word: str, rows: Sequence[dict[str, Any]], seen: _Seen) -> dict[str, Any]:
     """Return the row of the launch or job that a word means, also of one that ended before those that are shown.
 
     Raises:
         UsageError: There is none.
     """
-    of_job = next((row for row in rows if row["job"] and word in {row["job"], row["job"].partition(".")[0]}), None)
-    if of_job:
-        return of_job
+    job = seen.jobs.called(word)
+    if job:
+        return next(row for row in rows if row["job"] == job.job and row["scheduler_state"] == job.word)
     from ezpz.track.named import launch_named
 
     meant = launch_named(word)
@@ -167,11 +212,11 @@ def _row_named(word: str, rows: Sequence[dict[str, Any]], now: float, here: Cont
     record = LaunchRecord.read(path)
     record.refuse_newer(path)
     shown = next((row for row in rows if row["launch_id"] == record.launch_id), None)
-    return shown or _of_launch(of_record(record, meant.record), record, now, here)
+    return shown or _of_launch(of_record(record, meant.record), record, seen)
 
 
-def _of_job(job: Job, launch: tuple[Launch, LaunchRecord] | None, now: float, here: Container[str]) -> dict[str, Any]:
-    row = _of_launch(*launch, now, here) if launch else _empty()
+def _of_job(job: Job, launch: tuple[Launch, LaunchRecord] | None, seen: _Seen) -> dict[str, Any]:
+    row = _of_launch(*launch, seen) if launch else _empty()
     waits = job.state == QUEUED
     over = job.state not in {QUEUED, RUNNING}
     row |= {
@@ -189,7 +234,7 @@ def _of_job(job: Job, launch: tuple[Launch, LaunchRecord] | None, now: float, he
     }
     if not over:
         row["state"] = job.state
-    elif launch is None or row["state"] == "running":  # it ended before `launch`, or took it along
+    elif launch is None or row["state"] in _ORDER:  # it ended before `launch`, or took it along
         row["state"] = "finished" if job.state == ENDED and job.exit_code == 0 else "ended"
         row["last_line"] = _last_line(row["output"]) if row["state"] == "ended" else ""
     return row
@@ -198,10 +243,11 @@ def _of_job(job: Job, launch: tuple[Launch, LaunchRecord] | None, now: float, he
 def _empty() -> dict[str, Any]:
     texts = dict.fromkeys(("name", "queue", "scheduler_state", "reason", "output", "last_line", "cause", "host"), "")
     names = ("job", "launch_id", "hosts", "started", "starts", "job_ends", "ended", "step", "loss", "metric", "rate")
-    return {**dict.fromkeys(names), **texts, "state": "ended", "record": None, "run_folder": None, "exit_code": None}
+    more = ("last_row", "record", "run_folder", "exit_code")
+    return {**dict.fromkeys(names), **texts, "state": "ended", **dict.fromkeys(more)}
 
 
-def _of_launch(launch: Launch, record: LaunchRecord, now: float, here: Container[str]) -> dict[str, Any]:
+def _of_launch(launch: Launch, record: LaunchRecord, seen: _Seen) -> dict[str, Any]:
     row = _empty() | {
         "job": launch.job or None,
         "launch_id": launch.launch_id,
@@ -219,29 +265,85 @@ def _of_launch(launch: Launch, record: LaunchRecord, now: float, here: Container
         "record": launch.folder,
         "run_folder": record.run_folder or None,
     }
-    if launch.is_running and launch.host == os.uname().nodename and launch.launch_id not in here:
-        row |= {"state": "ended", "cause": "its launcher is gone and could not say why"}
-    elif launch.is_running and row["job_ends"] and row["job_ends"] < now - 600:
-        row |= {"state": "ended", "cause": "its job's time is over, and it recorded no end"}
-    _add_progress(row)
+    _add_progress(row, record)
+    if launch.is_running and launch.launch_id not in seen.here:
+        row |= _lost(launch, row, seen)
     return row
 
 
-def _add_progress(row: dict[str, Any]) -> None:
-    """Add step, loss and rate of the run that the launch records."""
-    folder = row["run_folder"]
-    is_there = os.path.isfile  # of what may not be looked at False, and never an error
-    if not folder or not is_there(f"{folder}/metrics.jsonl"):
+def _lost(launch: Launch, row: dict[str, Any], seen: _Seen) -> dict[str, Any]:
+    """Return what is known of a launch that has recorded no end and does not run on this host; empty if it may run."""
+    last = row["last_row"]
+    silence = None if last is None else seen.now - last
+    shown = "" if silence is None else f"; its last row is {age(silence)} old"
+    if launch.host == os.uname().nodename:
+        return {"state": "ended", "cause": "its launcher is gone and could not say why"}
+    forgot = seen.jobs.who_forgot(launch.scheduler, launch.job, launch.started)
+    if forgot:
+        is_alive = silence is not None and silence < _SILENT  # it may be of another cluster with the same home
+        what = f"{forgot} does not know its job, and it recorded no end{shown}"
+        return {"state": "unknown" if is_alive else "ended", "cause": what}
+    if row["job_ends"] and row["job_ends"] < seen.now - 600:
+        return {"state": "ended", "cause": "its job's time is over, and it recorded no end"}
+    if silence is not None and silence >= _SILENT and seen.jobs.job_of(launch.job, launch.started) is None:
+        ask = f"`ezpz stacks {launch.launch_id}` asks it on {launch.host}"
+        return {"state": "unknown", "cause": f"it recorded no end{shown}; {ask}"}
+    return {}
+
+
+def _add_progress(row: dict[str, Any], record: LaunchRecord) -> None:
+    """Add step, loss and rate of the launch's newest run; a later launch may have gone on in the same folder."""
+    folder = _newest_run(record) if record.run_folder else ""
+    if not folder:
         return
     from ezpz.cli.runs import glance
-    from ezpz.errors import EzpzError
 
     try:
-        seen = glance(Path(folder), Path(folder))
+        run = glance(Path(folder), Path(folder))
     except EzpzError:  # a newer ezpz wrote it
         return
-    row |= {"step": seen["last_step"], "loss": seen["loss"], "metric": seen["metric"], "rate": seen["rate"]}
-    row["name"] = seen["name"] or row["name"]
+    row |= {"step": run["last_step"], "loss": run["loss"], "metric": run["metric"], "rate": run["rate"]}
+    row |= {"last_row": run["last_row"], "run_folder": folder}
+    row["name"] = run["name"] or row["name"]
+
+
+def _newest_run(record: LaunchRecord) -> str:
+    """Return the newest run of a launch; empty where it has none.
+
+    Of one that runs, the record names the run that it had begun with; further ones are in outputs/, or beside that one.
+    """
+    from ezpz.records.run import RunRecord
+
+    known = record.run_folder
+    own = {record.launch_id, *(row.launch_id for row in record.attempts)}
+    for folder in _beside(known, record) if known and record.state == "running" else filter(None, [known]):
+        if not os.path.isfile(f"{folder}/metrics.jsonl"):  # noqa: PTH113  # False where no look is allowed
+            continue
+        launch = RunRecord.read(f"{folder}/run.json").launch_id
+        if launch in own or (not launch and folder == known):  # an older ezpz wrote no id
+            return folder
+    return ""
+
+
+def _beside(known: str, record: LaunchRecord) -> list[str]:
+    """Return a run of a launch, and other folders that have changed since the launch began, the newest first."""
+    name = os.path.dirname(known)  # noqa: PTH120  # outputs/NAME/TIME
+    outputs = os.path.dirname(name)  # noqa: PTH120
+    began = record.started or 0.0
+    names = _folders_since(outputs, began) if record.cwd and outputs == f"{record.cwd}/outputs" else [name]
+    from ezpz.track.named import changed
+
+    found = {known, *(folder for name in names for folder in _folders_since(name, began))}
+    return sorted(found, key=lambda folder: changed(Path(folder)), reverse=True)[:_MOST]
+
+
+def _folders_since(place: str, when: float) -> list[str]:
+    """Return the folders in a folder in which something was made or removed since then."""
+    try:
+        with os.scandir(place) as entries:
+            return [entry.path for entry in entries if entry.is_dir() and entry.stat().st_mtime >= when - 1.0]
+    except OSError:
+        return []
 
 
 def _command(words: Sequence[str]) -> str:
@@ -289,7 +391,7 @@ def _table(rows: Sequence[dict[str, Any]], now: float) -> Iterator[str]:
         start = text[: len(text) - len(name)] if name else text
         name = name if width is None else shorten(name, max(_SHORTEST, width - len(start)))
         yield paint(start + name, _STATES.get(row["state"], "bad"))
-        for note in _notes(row):
+        for note in _notes(row, now):
             yield from wrapped(visible(note), "    ", more="", width=width or USUAL)
 
 
@@ -300,14 +402,29 @@ def _when(row: dict[str, Any], now: float) -> str:
     if row["state"] == "running":
         ran = age(now - row["started"]) if row["started"] else "?"
         return f"{age(row['job_ends'] - now)} left" if row["job_ends"] else f"for {ran}"
-    return f"{age(now - row['ended'])} ago" if row["ended"] else "-"
+    if row["ended"]:
+        return f"{age(now - row['ended'])} ago"
+    return f"began {age(now - row['started'])} ago" if row["started"] else "-"
 
 
-def _notes(row: dict[str, Any]) -> list[str]:
+def _doubts(row: dict[str, Any], now: float) -> list[str]:
+    """Return what makes it doubtful that something goes on which is shown as running, or that it does for long."""
+    word = row["scheduler_state"]
+    if len(word) > 1 and word != "RUNNING":  # COMPLETING, SUSPENDED; PBS has letters
+        return [f"{word} {row['reason']}".rstrip()]
+    if row["last_row"] is not None and now - row["last_row"] >= _SILENT:
+        return [f"last row {age(now - row['last_row'])} ago"]
+    is_told = not row["scheduler_state"] and row["host"] not in {"", os.uname().nodename}
+    return [f"on {row['host']}, as its record tells"] if is_told else []
+
+
+def _notes(row: dict[str, Any], now: float) -> list[str]:
     """Return why it waits, or why it ended; of a job that ended before `launch` where its output is, and its end."""
     if row["state"] == "queued":
         return [row["reason"]] if row["reason"] else []
-    if row["state"] in {"running", "finished"}:
+    if row["state"] == "running":
+        return _doubts(row, now)
+    if row["state"] == "finished":
         return []
     if row["cause"] and not row["last_line"]:
         return [row["cause"]]

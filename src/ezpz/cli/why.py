@@ -10,6 +10,8 @@ from pathlib import Path
 
 from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
+from ezpz.cluster.jobs import my_jobs, scheduler_questions, user_name
+from ezpz.cluster.questions import SCHEDULER_LIMIT
 from ezpz.errors import EzpzError, MachineError
 from ezpz.fields import replace
 from ezpz.records.launch import LaunchRecord
@@ -105,7 +107,11 @@ def _ask(facts: Facts) -> None:
     try:
         facts.use_answer(stacks_of(launch))
     except MachineError as error:
-        facts.launch = replace(facts.launch, notes=[*facts.launch.notes, str(error)])
+        jobs = my_jobs(os.environ, user_name(), scheduler_questions(SCHEDULER_LIMIT), launch.started)
+        forgot = jobs.who_forgot(launch.scheduler, launch.job, launch.started)
+        note = f"{forgot} does not know its job {launch.job}" if forgot else str(error)
+        state = "lost" if forgot else facts.launch.state
+        facts.launch = replace(facts.launch, state=state, notes=[*facts.launch.notes, note])
 
 
 def _look_at_losses(facts: Facts) -> None:

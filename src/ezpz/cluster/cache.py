@@ -39,6 +39,14 @@ def keep(environ: Mapping[str, str], name: str, value: Mapping[str, Any]) -> Non
         pass  # the time is spent again next time
 
 
+def forget(environ: Mapping[str, str], name: str) -> None:
+    """Have a value not be kept any more."""
+    try:
+        os.unlink(_path(environ, name))
+    except OSError:
+        pass  # nothing is kept, or not by this user
+
+
 def state_of(path: str) -> str:
     """Return a text that changes when a file does: its real path, size and time of change."""
     real = os.path.realpath(path)

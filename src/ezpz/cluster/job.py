@@ -22,6 +22,7 @@ PREEMPTED = "preempted"
 HOST_FAILURE = "host failure"
 CANCELLED = "cancelled"
 UNKNOWN = "unknown"
+_CLOCKS = 60.0  # seconds by which those of hosts may differ
 OVER = frozenset({ENDED, TIME_LIMIT, PREEMPTED, HOST_FAILURE, CANCELLED})  # no process of it runs
 
 
@@ -57,6 +58,8 @@ class Job(Record):
         restarts: How often the scheduler has started it again, after a preemption for instance.
         ending: Why the scheduler ends it right now, while its processes still run: `PREEMPTED`, `TIME_LIMIT` or
             `CANCELLED`; empty while it does not, or does not say so.
+        number: What it calls itself in its variables, where that is not its id: a task of an array of Slurm.
+        scheduler: The name of its scheduler; empty of one that was asked for alone.
     """
 
     job: str
@@ -72,6 +75,25 @@ class Job(Record):
     exit_code: int | None = None
     restarts: int = 0
     ending: str = ""
+    number: str = ""
+    scheduler: str = ""
+
+    def is_called(self, word: str) -> bool:
+        """Tell whether a word names this job: by its id, ``12.head``, by the number in it, or by its own number."""
+        return bool(word) and word in {self.job, self.job.partition(".")[0], self.number}
+
+    def began_after(self, when: float) -> bool:
+        """Tell whether this job had not begun at a time: what began then and bears its id was of an earlier job.
+
+        Schedulers count from 1 again after a new installation, and clusters that share a home each count their own. One
+        that was started again had its id before.
+
+        Args:
+            when: In epoch seconds.
+        """
+        if self.restarts:
+            return False
+        return self.state == QUEUED or (self.start is not None and when < self.start - _CLOCKS)
 
     @property
     def told(self) -> str:

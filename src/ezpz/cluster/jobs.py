@@ -6,7 +6,8 @@ A job file is handed to the scheduler whose mark is in it, which answers the job
     qsub -W depend=afterany:12.head job.pbs                   13.head
 
 How a scheduler is asked and how its answer is read is in its own file (`ezpz.cluster.job_handler`). Sites forbid
-polling: what `my_jobs` is asked again within 30 s is answered from ``$XDG_CACHE_HOME/ezpz/jobs-NAME.json``.
+polling: what `my_jobs` is asked again within 30 s is answered from ``$XDG_CACHE_HOME/ezpz/jobs-NAME.json``, unless
+something is known to have changed since.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import time
 
 from ezpz.cluster import cache
 from ezpz.cluster.allocation import is_job
-from ezpz.cluster.job import OVER, UNKNOWN, Job, Reply
+from ezpz.cluster.job import OVER, RUNNING, UNKNOWN, Job, Reply
 from ezpz.cluster.job_handler import handler, handlers, lack
 from ezpz.cluster.programs import find, missing
-from ezpz.cluster.questions import Questions, unanswered
+from ezpz.cluster.questions import Questions, said, unanswered
+from ezpz.cluster.scheduler import scheduler as scheduler_of
 from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import MachineError, UsageError
-from ezpz.fields import as_dict
+from ezpz.fields import Record, as_dict, replace
 from ezpz.files import read_text
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -92,6 +94,7 @@ def submit(path: str, after: str = "") -> str:
             f"no id of a job: {path} ({kind.program} says: {answer}); expected one. Look whether the job is queued "
             f"before you submit it again: `{shlex.join([*kind.listing])}`."
         )
+    forget_jobs(os.environ)
     return job
 
 
@@ -170,6 +173,7 @@ def cancel(kind: str, jobs: Sequence[str], run: Call | None = None, seconds: flo
         return run(line) if run else call(line, max(0.1, end - time.monotonic()))
 
     reply = within([*words, *jobs])
+    forget_jobs(os.environ)
     if reply.code == 0:
         return {}
     problem = " ".join(reply.err.split()) or f"{words[0]} ended with {reply.code}"
@@ -184,38 +188,95 @@ def cancel(kind: str, jobs: Sequence[str], run: Call | None = None, seconds: flo
     return left
 
 
-def my_jobs(environ: Mapping[str, str], user: str, run: Run) -> tuple[list[Job], list[str]]:
-    """Return this user's jobs at every scheduler that is here, and the programs that did not answer.
+class Listing(Record):
+    """This user's jobs at every scheduler that is here.
 
-    A program that fails beside one of another scheduler that answers is none of them: Slurm comes with a ``qstat``.
+    Attributes:
+        jobs: All that it knows of: those that have ended too, as long as it keeps them.
+        asked: When each scheduler that has answered was asked, by its name, in epoch seconds.
+        silent: Programs that gave no answer in time.
+        failed: Programs that ended with an error, and what they said.
+    """
+
+    jobs: Sequence[Job]
+    asked: Mapping[str, float]
+    silent: Sequence[str]
+    failed: Mapping[str, str]
+
+    def called(self, word: str) -> Job | None:
+        """Return the job that a word names; None where there is none."""
+        return next((job for job in self.jobs if job.is_called(word)), None)
+
+    def job_of(self, job: str, when: float) -> Job | None:
+        """Return the job in which something began; None where no scheduler that has answered knows it.
+
+        Args:
+            job: Its id, as its variables told.
+            when: When that began, in epoch seconds.
+        """
+        found = self.called(job)
+        return None if found is None or found.began_after(when) else found
+
+    def who_forgot(self, scheduler: str, job: str, when: float) -> str:
+        """Return the title of the scheduler that has answered and does not know a job; empty where none can tell.
+
+        Args:
+            scheduler: The job's, by name; empty where that is not known.
+            job: Its id, as its variables told; empty without one.
+            when: When something began in it, in epoch seconds.
+        """
+        asked = [name for name in self.asked if scheduler in {name, ""}]
+        return scheduler_of(asked[0]).title if job and asked and self.job_of(job, when) is None else ""
+
+    def missing(self) -> str:
+        """Return in words whose jobs are missing, and why; empty where all have answered."""
+        parts = [f"{', '.join(self.silent)} gave no answer within {_TO_LIST:g} s"] if self.silent else []
+        parts += [f"{name} failed: {said}" if said else f"{name} failed" for name, said in self.failed.items()]
+        return f"{'; '.join(parts)}; its jobs are missing here" if parts else ""
+
+
+def my_jobs(environ: Mapping[str, str], user: str, run: Run, since: float = 0.0) -> Listing:
+    """Return this user's jobs.
+
+    A program that fails beside one of another scheduler that answers is not counted: Slurm comes with a ``qstat``.
 
     Args:
         environ: Says where answers are kept, and PATH.
         user: The user's name.
         run: Returns what a command printed, or None; of `Questions` it is known whether it took too long.
+        since: An answer from before is not used: in epoch seconds.
     """
     found: list[Job] = []
-    failed: list[str] = []
-    has_answer = False
+    failed: dict[str, str] = {}
+    asked: dict[str, float] = {}
     for one in handlers():
         line = one.question(user)
         if not find(line[0], environ):
             continue
-        kept = _kept(environ, one.name, user)
-        if kept is None:
+        at, kept = _kept(environ, one.name, user)
+        if kept is None or at <= since:
+            at = time.time()
             text = run(line)
             plain = one.question_without_history(user)
             if text is None and plain and line[0] not in unanswered(run):
                 text = run(plain)
             if text is None:
-                failed.append(line[0])
+                failed[line[0]] = said(run, line[0])
                 continue
-            kept = one.read(text, user)
-            answer: dict[str, Any] = {"at": time.time(), "user": user, "jobs": [as_dict(each) for each in kept]}
+            kept = [replace(job, scheduler=one.name) for job in one.read(text, user)]
+            answer: dict[str, Any] = {"at": at, "user": user, "jobs": [as_dict(each) for each in kept]}
             cache.keep(environ, f"jobs-{one.name}", answer)
-        has_answer = True
+        asked[one.name] = at
         found += kept
-    return found, [name for name in failed if not has_answer or name in unanswered(run)]
+    silent = [name for name in failed if name in unanswered(run)]
+    failed = {} if asked else {name: text for name, text in failed.items() if name not in silent}
+    return Listing(found, asked, silent, failed)
+
+
+def forget_jobs(environ: Mapping[str, str]) -> None:
+    """Have the schedulers be asked again for the list of jobs: something has become of one."""
+    for one in handlers():
+        cache.forget(environ, f"jobs-{one.name}")
 
 
 def not_listed(environ: Mapping[str, str]) -> list[str]:
@@ -231,9 +292,9 @@ def not_listed(environ: Mapping[str, str]) -> list[str]:
     return [lack(one.name, "list") for one in here]
 
 
-def scheduler_questions() -> Questions:
+def scheduler_questions(limit: float = _TO_LIST) -> Questions:
     """Return what asks schedulers' commands for `my_jobs`, each for at most 15 s."""
-    return Questions(_TO_LIST)
+    return Questions(limit)
 
 
 def user_name() -> str:
@@ -246,18 +307,21 @@ def user_name() -> str:
         return os.environ.get("USER", "")
 
 
-def _kept(environ: Mapping[str, str], name: str, user: str) -> list[Job] | None:
-    """Return the jobs of an answer that is less than half a minute old; None without one."""
+def _kept(environ: Mapping[str, str], name: str, user: str) -> tuple[float, list[Job] | None]:
+    """Return an answer that is less than half a minute old, and when it was asked for; 0 and None without one."""
     known = cache.kept(environ, f"jobs-{name}")
     at, jobs = known.get("at"), known.get("jobs")
     if not isinstance(at, (int, float)) or known.get("user") != user or not isinstance(jobs, list):
-        return None
-    if not 0 <= time.time() - at < KEPT:
-        return None
+        return 0.0, None
+    now = time.time()
+    if not 0 <= now - at < KEPT:
+        return 0.0, None
     try:
-        return [Job(**each) for each in jobs]
+        found = [Job(**each) for each in jobs]
     except TypeError:  # another version of ezpz wrote it
-        return None
+        return 0.0, None
+    is_over = any(job.state == RUNNING and job.end is not None and job.end < now for job in found)  # by now
+    return (0.0, None) if is_over else (float(at), found)
 
 
 def _misleads(name: str, handles: JobHandler) -> bool:

@@ -191,10 +191,18 @@ def _job(job: str, fields: Mapping[str, str]) -> Job:
         _number(fields.get("Resource_List.nodect", "")),
         seconds(began or fields.get("estimated.start_time", "")),
         seconds(fields.get("mtime", "")) if state in OVER else end_of(fields),
-        fields.get("Output_Path", "").partition(":")[2],
+        _output(job, fields.get("Output_Path", "").partition(":")[2]),
         _exit_code(code) if state in OVER else None,
         runs if state == QUEUED else max(0, runs - 1),
     )
+
+
+def _output(job: str, path: str) -> str:
+    """Return the file of a job's output; ``qsub -o`` may name a folder, and of an array one file for each part."""
+    if path.endswith("/"):
+        return f"{path}{job}.OU"
+    part = re.search(r"\[(\d+)\]", job, re.ASCII)
+    return path.replace("^array_index^", part[1]) if part else path
 
 
 def _ended(code: int | None, substate: str) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SCHEDULER_LIMIT = 2.0  # seconds: a launch does not wait longer for what it can do without
 _SILENCE = 1.0  # seconds; after these a line tells what is waited for
+_ERROR = 1000  # bytes of what a command that fails prints on stderr
 _DYING = 0.5  # seconds for SIGKILL to be obeyed: a process that waits for its file system does not
 
 
@@ -33,12 +34,14 @@ class Questions:
         limit: How long each command may take, in seconds.
         unanswered: Names of the programs that exceeded it.
         failed: Names of the programs that ended with an error.
+        said: The last line of what each of these printed on stderr; empty where that cannot be kept.
     """
 
     def __init__(self, limit: float = SCHEDULER_LIMIT) -> None:
         self.limit = limit
         self.unanswered: list[str] = []
         self.failed: list[str] = []
+        self.said: dict[str, str] = {}
         self._open: dict[tuple[str, ...], _Question] = {}
         self._answers: dict[tuple[str, ...], str | None] = {}
         self._told: set[str] = set()  # programs of which the user knows that they are waited for
@@ -117,6 +120,7 @@ class Questions:
         del self._open[key]
         if question.code:
             _add(self.failed, key[0])
+            self.said[key[0]] = question.error
         else:
             self._answers[key] = question.text.decode(errors="replace")
 
@@ -150,6 +154,7 @@ class _Question:
         self.end = self.began + limit
         self.text = bytearray()
         self.code: int | None = None
+        self.error = ""
 
     def start(self) -> bool:
         """Start it, or start it again; tell whether that was possible."""
@@ -158,12 +163,15 @@ class _Question:
         self.tries -= 1
         self.text.clear()
         nowhere = subprocess.DEVNULL
+        # A pipe would have to be read lest it fills up.
+        self._errors = os.memfd_create("stderr") if hasattr(os, "memfd_create") else nowhere
         try:
             # A session of its own, so that what the command itself has started can be ended with it.
             self._process = subprocess.Popen(
-                self.argv, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere, start_new_session=True
+                self.argv, stdin=nowhere, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
             )
         except (OSError, ValueError):
+            self._close_errors()
             return False
         assert self._process.stdout is not None
         self.output = self._process.stdout
@@ -184,7 +192,16 @@ class _Question:
             self.code = self._process.wait(max(0.0, self.end - _now()))
         except TimeoutExpired:
             return False
+        if self.code and self._errors >= 0:
+            lines = os.pread(self._errors, _ERROR, 0).decode(errors="replace").split("\n")
+            self.error = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
+        self._close_errors()
         return True
+
+    def _close_errors(self) -> None:
+        if self._errors >= 0:  # else there is none
+            os.close(self._errors)
+            self._errors = -1
 
     def kill(self) -> None:
         """End it, with all that it has started."""
@@ -192,6 +209,7 @@ class _Question:
         from subprocess import TimeoutExpired
 
         self.output.close()
+        self._close_errors()
         try:
             os.killpg(self._process.pid, SIGKILL)
             self._process.wait(_DYING)
@@ -226,6 +244,11 @@ def unanswered(run: Run) -> tuple[str, ...]:
 def failed(run: Run) -> tuple[str, ...]:
     """Return the names of programs that have ended with an error."""
     return tuple(run.failed) if isinstance(run, Questions) else ()
+
+
+def said(run: Run, program: str) -> str:
+    """Return the last line on stderr of a program that has ended with an error; empty where that is not known."""
+    return run.said.get(program, "") if isinstance(run, Questions) else ""
 
 
 def listed(programs: Iterable[str]) -> str:

@@ -23,15 +23,17 @@ controller forgets a job MinJobAge after its end, 300 s by default:
 
     CANCELLED by 1000|0:15|2026-11-24T02:35:50
 
-``squeue --me --states=all --noheader --format=…`` (Slurm 22.05.8; ``--me`` from 20.02 on) lists jobs that have ended
-too, for MinJobAge seconds, a line each of fields that `_FIELDS` names:
+``squeue --me --states=all --noheader --Format=…`` (Slurm 22.05.8; ``--me`` and what follows a field from 20.02 on)
+lists jobs that have ended too, for MinJobAge seconds, a line each of fields that `_FIELDS` names:
 
-    12|RUNNING|2|2026-11-20T19:21:32|2026-11-20T19:31:32|main|None|/home/me/run|/home/me/run/job.slurm|train
-    13|PENDING|4|N/A|N/A|main|Resources|/home/me/run|/home/me/run/job.slurm|train
-    11|FAILED|1|2026-11-20T19:20:00|2026-11-20T19:20:03|main|NonZeroExitCode|/home/me/run|(null)|my train
+    12|12|RUNNING|2|2026-11-20T19:21:32|2026-11-20T19:31:32|main|None|0|1|n01|/home/me|/home/me/logs/%x-%j.out|train
+    13|13|PENDING|4|N/A|N/A|main|Resources|0|1|n/a|/home/me|/home/me/slurm-13.out|train
+    5_1|6|FAILED|1|2026-11-20T19:20:00|2026-11-20T19:20:03|main|NonZeroExitCode|0|1|n02|/home/me|/home/me/slurm-6.out|t
 
-The file of a job's output is none of them: it is what the job's script asks for, else ``slurm-ID.out`` in the folder
-where it was submitted (sbatch(1), "filename pattern").
+A task of an array has a number of its own, which its variables tell (``SLURM_JOB_ID=6``). The file of the output is as
+``sbatch -o`` or the script named it, with patterns (sbatch(1), "filename pattern"; `expand_stdio_fields` of
+src/common/print_fields.c at 284c3b95). Where nothing did, 22.05 tells ``slurm-6.out`` also of an array, whose file is
+``slurm-5_1.out``, and of a job without a script, which has none (`_print_job_std_out` of src/squeue/print.c).
 
 ``scontrol show partition`` (Slurm 22.05.8), one block for each; limits may be UNLIMITED, times [days-]hh:mm:ss:
 
@@ -61,7 +63,6 @@ from ezpz.cluster.job import (
 )
 from ezpz.cluster.job_handler import JobHandler, JobScript, Queue, Queues
 from ezpz.cluster.scontrol import blocks, seconds
-from ezpz.files import read_text
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -110,8 +111,23 @@ _STATES = {
     **dict.fromkeys(("CANCELLED", "DEADLINE", "REVOKED"), CANCELLED),
 }
 _WITHOUT = {"", "None", "(null)", "N/A", "Unknown"}
-_FIELDS = ("%i", "%T", "%D", "%S", "%e", "%P", "%r", "%Z", "%o", "%j")  # the name last: it may hold anything
-_OUTPUT = re.compile(r"(?m)^#SBATCH\s+(?:--output[=\s]\s*|-o\s*)(\S+)")
+_FIELDS = (
+    "JobArrayID",
+    "JobID",
+    "State",
+    "NumNodes",
+    "StartTime",
+    "EndTime",
+    "Partition",
+    "Reason",
+    "RestartCnt",
+    "BatchFlag",
+    "BatchHost",
+    "WorkDir",
+    "StdOut",
+    "Name",  # last: it may hold anything
+)
+_PATTERN = re.compile(r"%(\d*)([%AJNabjnstux])", re.ASCII)
 
 
 class SlurmJobs(JobHandler):
@@ -150,13 +166,12 @@ class SlurmJobs(JobHandler):
     def question(self, user: str) -> list[str]:
         """See `JobHandler.question`."""
         del user
-        return ["squeue", "--me", "--states=all", "--noheader", f"--format={'|'.join(_FIELDS)}"]
+        return ["squeue", "--me", "--states=all", "--noheader", f"--Format={','.join(f'{name}:|' for name in _FIELDS)}"]
 
     def read(self, text: str, user: str = "") -> list[Job]:
         """See `JobHandler.read`; lines of another shape are passed over."""
-        del user
-        rows = (line.split("|", len(_FIELDS) - 1) for line in text.splitlines())
-        return [_listed(row) for row in rows if len(row) == len(_FIELDS)]
+        rows = (line.removesuffix("|").split("|", len(_FIELDS) - 1) for line in text.splitlines())
+        return [_listed(dict(zip(_FIELDS, row, strict=True)), user) for row in rows if len(row) == len(_FIELDS)]
 
     def job(self, job: str, run: Call) -> Job:
         """Return what ``scontrol`` or ``sacct`` says of a job."""
@@ -207,6 +222,7 @@ def _from_scontrol(job: str, fields: Mapping[str, str]) -> Job:
         start=seconds(fields.get("StartTime", "")),
         end=seconds(fields.get("EndTime", "")),
         exit_code=_exit_code(word, fields.get("ExitCode", "")),
+        output=fields.get("StdOut", ""),
         restarts=_count(fields.get("Restarts", "")) or 0,
         ending=_ending(fields) if _state(word) == RUNNING else "",
     )
@@ -221,31 +237,46 @@ def _ending(fields: Mapping[str, str]) -> str:
     return TIME_LIMIT if fields.get("Reason") == "TimeLimit" else CANCELLED
 
 
-def _listed(row: list[str]) -> Job:
+def _listed(row: Mapping[str, str], user: str) -> Job:
     """Return the job of a line of ``squeue``."""
-    job, word, hosts, start, end, queue, reason, folder, script, name = row
+    job, word, reason = row["JobArrayID"], row["State"], row["Reason"]
     return Job(
         job,
         _state(word),
         word,
         "" if reason in _WITHOUT else reason,
-        name,
-        queue,
-        _count(hosts),
-        seconds(start),
-        seconds(end),
-        _output(job, name, folder, script),
+        row["Name"],
+        row["Partition"],
+        _count(row["NumNodes"]),
+        seconds(row["StartTime"]),
+        seconds(row["EndTime"]),
+        _output(row, user),
         0 if word == "COMPLETED" else None,
+        _count(row["RestartCnt"]) or 0,
+        number=row["JobID"],
     )
 
 
-def _output(job: str, name: str, folder: str, script: str) -> str:
-    text = read_text(script) if script.startswith("/") else None
-    asked = _OUTPUT.findall(text or "")
-    path = asked[-1].strip("\"'") if asked else "slurm-%j.out"
-    for mark, word in (("%j", job), ("%A", job.partition("_")[0]), ("%x", name), ("%%", "%")):
-        path = path.replace(mark, word)
-    return os.path.join(folder, path)
+def _output(row: Mapping[str, str], user: str) -> str:
+    """Return the file of a job's output; empty of one without, and of all tasks of an array together."""
+    array, _, task = row["JobArrayID"].partition("_")
+    path = row["StdOut"]
+    if path in _WITHOUT or row["BatchFlag"] == "0":
+        return ""
+    if task and os.path.basename(path) in {f"slurm-{row['JobID']}.out", f"slurm-{array}.out"}:
+        path = os.path.join(os.path.dirname(path), "slurm-%A_%a.out")
+    meant = {"%": "%", "A": array, "J": row["JobID"], "j": row["JobID"], "a": task, "b": task[-1:], "u": user}
+    meant |= {"N": row["BatchHost"].partition(".")[0], "n": "0", "t": "0", "s": "batch", "x": row["Name"]}
+    unknown = set() if task.isdecimal() or not task else {"a", "b"}
+    if unknown & {letter for _, letter in _PATTERN.findall(path)}:
+        return ""
+
+    def filled(found: re.Match[str]) -> str:
+        value = meant[found[2]]
+        return value.zfill(min(int(found[1] or 0), 10)) if value.isdecimal() else value
+
+    is_plain = "\\" in path  # a backslash means that nothing is a pattern
+    return os.path.join(row["WorkDir"], path.replace("\\", "") if is_plain else _PATTERN.sub(filled, path))
 
 
 def partitions(run: Run) -> Queues | None:
