@@ -172,6 +172,58 @@ def test_what_names_nothing_or_several_is_one_error_of_all_verbs(world, in_proce
                 assert done.stdout == ""
 
 
+@pytest.fixture
+def squeue(tmp_path):
+    """Of job 5f3a's neighbours: 1234, which waits, and 12, which began now and is another one than 12.head was."""
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    now = time.strftime("%Y-%m-%dT%H:%M:%S")
+    lines = [f"1234|1234|PENDING|1|N/A|N/A|main|Priority|0|1|n/a|/me|{tmp_path}/later.out|train|"]
+    lines += [f"12|12|RUNNING|1|{now}|N/A|main|None|0|1|n01|/me|{tmp_path}/job-12.out|train|"]
+    lines += [f"40_3|41|RUNNING|1|{now}|N/A|main|None|1|1|n01|/me|{tmp_path}/o|train|"]
+    (bin_folder / "squeue").write_text("#!/bin/sh\nprintf '%s\\n' '" + "' '".join(lines) + "'\n")
+    (bin_folder / "squeue").chmod(0o755)
+    return {"PATH": f"{bin_folder}:/bin", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def test_a_job_goes_before_what_its_number_begins_and_before_an_older_job(
+    world, squeue, home, in_process, tmp_path, subtests
+):
+    world()
+    for launch, state in (("1234aaaa", "finished"), ("1234bbbb/cccc", "running")):
+        record = home / f".local/state/ezpz/launches/2026-11-19-161956-{launch[:8]}"
+        record.mkdir()
+        (record / "run.json").write_text(json.dumps({"launch_id": launch, "state": state, "started": 1.0}))
+    write_run(tmp_path / "outputs/x/1234-1", {"loss": [1.0]}, name="x")
+    for verb, (words, *_) in TABLE.items():
+        for name, said in (
+            ("1234", "*ezpz: job 1234 (queued) has no launch ('1234' from the command line); expected one in which*"),
+            ("12", "*ezpz: job 12 (running) has no launch ('12' from the command line); expected one in which*"),
+        ):
+            with subtests.test(f"{verb} {name}"):
+                done = in_process([word.replace("{}", name) for word in words], squeue)
+                if verb == "status":
+                    assert f'"job": "{name}"' in done.stdout
+                elif verb == "logs":
+                    where = tmp_path / ("later.out" if name == "1234" else "job-12.out")
+                    assert (done.returncode, done.stdout) == (2, "")
+                    assert f"no file {where} on {HOST}" in done.stderr
+                else:
+                    assert (done.returncode, done.stdout) == (2, "")
+                    assert fnmatchcase(done.stderr, said), done.stderr
+    (tmp_path / "job-12.out").write_text("loading modules\n")
+    assert in_process(["logs", "12"], squeue).stdout == "loading modules\n"
+    assert "`scancel 1234` cancels it." in in_process(["kill", "1234"], squeue).stderr
+
+
+def test_a_task_of_an_array_is_called_as_its_scheduler_calls_it(world, squeue, home, in_process):
+    path = home / ".local/state/ezpz/launches/2026-11-20-161956-5f3a90c2/run.json"
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({**told, "plan": {**told["plan"], "job_id": "41"}}))
+    for name in ("40_3", "41"):
+        assert in_process(["logs", name], squeue).stdout == "last words of gpt\n"
+
+
 def test_compare_alone_takes_the_last_two_runs(world, in_process, tmp_path):
     done = in_process(["compare"])
     here = tmp_path / "outputs"
@@ -264,3 +316,20 @@ def test_what_is_left_on_other_hosts_is_ended_by_every_name(world, in_process, m
         with subtests.test(kind):
             done = in_process(["kill", "--hosts", "n01", name])
             assert (done.returncode, asked.pop()) == (0, "5f3a90c2")
+
+
+def test_nothing_is_left_is_said_of_launches_that_there_were(world, squeue, in_process, monkeypatch, subtests):
+    """A word that is mistyped is an error that says which launches and jobs there are."""
+    world()
+    there = ("Launches that run: c0de1234 (job 14.head).", "Jobs: 1234 (queued), 12 (running), 40_3 (running).")
+    processes = []
+    monkeypatch.setattr("ezpz.cli.kill._on_others", lambda ids, _: [(ids[0], "n01", [], bool(processes))])
+    for words in (["gptt"], ["--hosts", "n01", "gptt"], ["--job", "train-13"], ["--hosts", "n01", "beef000012345678"]):
+        with subtests.test(str(words)):
+            done = in_process(["kill", *words], squeue)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert done.stderr.startswith(f"ezpz: no run or launch '{words[-1]}' (from the command line)")
+            assert all(names in done.stderr for names in there), done.stderr
+    processes.append("of a launch whose record is elsewhere")
+    done = in_process(["kill", "--hosts", "n01", "beef000012345678"], squeue)
+    assert (done.returncode, done.stdout) == (0, f"launch beef000012345678: nothing is left on n01, {HOST}\n")

@@ -259,6 +259,9 @@ def test_other_verbs_do_not_take_it_for_running_either(user, tmp_path):
     why = said("why", "77aa0000")
     assert why.startswith("lost: python3 train.py")
     assert "Slurm does not know its job 9" in why
+    listed = said("kill")
+    assert "launch 77aa0000 on n77 recorded no end, and Slurm does not know its job 9" in listed
+    assert "on other hosts" not in listed
 
 
 def test_a_launch_shows_its_own_step(user, tmp_path):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.cli_parser import Option, Parser
+    from ezpz.cluster.job import Job
 
 __all__ = ["VERBS", "main", "make_verb_parser"]
 
@@ -174,10 +175,25 @@ def _run(words: list[str]) -> int:
         return end_with(
             UsageError(f"unknown verb {words[0]!r} (from the command line); expected one of {known}.{hint}")
         )
+    from ezpz import register
+
     verb = import_module(VERBS[words[0]][0])
+    register.ask_job = _ask_job
     with Raising():
         code: int = verb.main(words[1:])
     return code
+
+
+def _ask_job(word: str) -> Job | None:
+    """Return the job of this user that a word names; None where it reads like none, or no scheduler tells of it."""
+    if not word[:1].isdigit():
+        return None
+    import os
+
+    from ezpz.cluster.jobs import my_jobs, scheduler_questions, user_name
+    from ezpz.cluster.questions import SCHEDULER_LIMIT
+
+    return my_jobs(os.environ, user_name(), scheduler_questions(SCHEDULER_LIMIT)).called(word)
 
 
 def make_verb_parser(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import sys
 import time
@@ -18,13 +20,17 @@ from pathlib import Path
 from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli.running import left_behind, left_lines, table
 from ezpz.cli_parser import option, run_verb
+from ezpz.cluster.job import QUEUED, RUNNING
+from ezpz.cluster.job_handler import handler
+from ezpz.cluster.jobs import forget_jobs, my_jobs, scheduler_questions, user_name
+from ezpz.cluster.questions import SCHEDULER_LIMIT
 from ezpz.errors import EzpzError, MachineError, UsageError
 from ezpz.interpreter import module_line
 from ezpz.launch.ask import ask
 from ezpz.launch.host import process_tree
 from ezpz.records.launch import LaunchRecord
-from ezpz.register import SHORTEST, Launch, lives, named, recorded, running
-from ezpz.track.named import id_named, is_name_of_runs, running_named, unknown
+from ezpz.register import Launch, folders_of, lives, named, recorded, running
+from ezpz.track.named import JobAloneError, UnknownError, id_named, names_another, running_named, unknown
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -62,11 +68,17 @@ _EXAMPLES = (
     ("ezpz kill 4f1c", "end the launch whose id begins so"),
     ("ezpz kill --job WHOLE-ID", "what is left of it on all hosts of the job"),
 )
-_EXITS = (("0", "nothing of it is left"), ("2", "no such launch"), ("125", "with the pids of what is left"))
+_EXITS = (
+    ("0", "nothing of it is left"),
+    ("2", "no such launch: the line says which there are"),
+    ("125", "with the pids of what is left"),
+)
 _GONE = " `ezpz kill` lists those that run. Where its launcher is gone: `ezpz kill --job WHOLE-ID`, or --hosts."
 _UNTIL_GONE = 5.0  # seconds for SIGKILL to be obeyed: a process that waits for its file system does not
 _PATIENCE, _TIDIES = 15.0, 5.0  # seconds: the launcher gives its ranks 10, and tidies up
 _HEARD = 2.0  # seconds for a launcher of this host to take a word; else it gets a signal
+_ID = r"[0-9a-f]{8,}(/[0-9a-f]{8,})*"  # the whole id of a launch
+_SHOWN = 6  # names of what there is
 _LOOK = 0.25  # seconds between two looks into a record
 
 
@@ -107,9 +119,12 @@ def _check(options: Namespace) -> None:
 def _list() -> int:
     here, elsewhere = running()
     left = left_behind(here)
+    lost = _lost(elsewhere)
+    elsewhere = [launch for launch in elsewhere if launch.launch_id not in lost]
     parts = [table(here)] if here else [f"no launch of yours runs on {os.uname().nodename}"]
     parts += left_lines(left)
     parts += [f"on other hosts, by their records:\n{table(elsewhere, elsewhere=True)}"] if elsewhere else []
+    parts += ["\n".join(lost.values())] if lost else []
     any_here = bool(here or left)
     all_here = (
         ", `ezpz kill --all` all on this host" if any_here and elsewhere else ", `ezpz kill --all` all" * any_here
@@ -119,6 +134,22 @@ def _list() -> int:
     return 0
 
 
+def _lost(launches: Sequence[Launch]) -> dict[str, str]:
+    """Return the launches whose schedulers do not know their jobs, by their ids, each with a line about it."""
+    in_jobs = [launch for launch in launches if launch.job]
+    if not in_jobs:
+        return {}
+    since = max(launch.started for launch in in_jobs)
+    jobs = my_jobs(os.environ, user_name(), scheduler_questions(SCHEDULER_LIMIT), since)
+    forgot = ((each, jobs.who_forgot(each.scheduler, each.job, each.started)) for each in in_jobs)
+    return {
+        each.launch_id: f"launch {each.launch_id} on {each.host} recorded no end, and {who} does not know its job "
+        f"{each.job}: `ezpz status {each.launch_id}` says what is known"
+        for each, who in forgot
+        if who
+    }
+
+
 def _end(options: Namespace) -> int:
     """End what was named; first it is made sure that every name means something."""
     here, elsewhere = running()
@@ -126,9 +157,12 @@ def _end(options: Namespace) -> int:
     on_hosts = bool(options.hosts or options.job)
     meant = {launch.launch_id: launch for launch in ((*here, *left_here) if options.all else ())}
     asked: list[Launch] = []
+    find = _on_hosts if on_hosts else _known
     for word in options.ids:
-        found = _on_hosts if on_hosts else _known
-        launch = found(word, [*here, *elsewhere], left_here)
+        try:
+            launch = find(word, [*here, *elsewhere], left_here)
+        except UnknownError as error:
+            raise _with_jobs(error, [*here, *elsewhere]) from None
         if launch in elsewhere and not on_hosts:
             asked.append(launch)
         else:
@@ -138,23 +172,52 @@ def _end(options: Namespace) -> int:
         _stop_chain(_record_of(launch))
     codes = [_end_elsewhere(launch, now=options.now) for launch in asked]
     left: dict[str, dict[str, list[int]]] = {}
+    unseen = {name for name in meant if on_hosts and not _is_known(name, [*here, *elsewhere, *left_here])}
     for name, launch in meant.items():
         _stop(launch, 0.0 if options.now else _PATIENCE)
         left[name] = {os.uname().nodename: process_tree.kill_all(name, everything=True)}
     try:
         if hosts is not None:
-            for name, host, pids in _on_others(list(meant), hosts):
+            for name, host, pids, is_seen in _on_others(list(meant), hosts):
                 left[name][host] = pids
+                unseen -= {name} if is_seen else set()
     finally:  # what is known is reported in any case
-        code = _report(left)
+        code = _report({name: of_hosts for name, of_hosts in left.items() if name not in unseen})
+    forget_jobs(os.environ)
+    for name in sorted(unseen):
+        on = ", ".join(sorted(left[name]))
+        raise _with_jobs(unknown(name, more=f" No process of it was found on {on}."), [*here, *elsewhere])
     return max([code, *codes])
+
+
+def _is_known(name: str, runs: Sequence[Launch]) -> bool:
+    """Tell whether there is a launch of this id, by its record or its processes on this host."""
+    is_listed = any(launch.launch_id == name for launch in runs)
+    return is_listed or bool(folders_of(name)) or bool(process_tree.tagged(name, everything=True))
+
+
+def _with_jobs(error: UnknownError, runs: Sequence[Launch]) -> UnknownError:
+    """Return the error with what there is: the launches that run, and the jobs that wait or run."""
+    if isinstance(error, JobAloneError):
+        known = handler(error.job.scheduler)
+        cancel = f" `{shlex.join([*known.cancelling, error.job.job])}` cancels it." if known else ""
+        return UnknownError(f"{error}{cancel if error.job.state in {QUEUED, RUNNING} else ''}")
+    jobs = my_jobs(os.environ, user_name(), scheduler_questions(SCHEDULER_LIMIT)).jobs
+    launches = [f"{each.launch_id} (job {each.job})" if each.job else each.launch_id for each in runs]
+    listed = [f"{job.job} ({job.state})" for job in jobs if job.state in {QUEUED, RUNNING}]
+    parts = [f" {what}: {_few(names)}." for what, names in (("Launches that run", launches), ("Jobs", listed)) if names]
+    return UnknownError(f"{error}{''.join(parts)}")
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def _named(word: str, runs: Sequence[Launch], left: Sequence[Launch]) -> Launch | None:
     """Return the launch whose job or id a word is, or begins where it is no name of runs."""
     # The record of one whose launcher is gone still tells its whole id.
     launch = named([*runs, *left], word) or named(recorded(running=True), word)
-    return None if launch and is_name_of_runs(word, launch) else launch
+    return None if launch and names_another(word, launch) else launch
 
 
 def _known(word: str, runs: Sequence[Launch], left: Sequence[Launch]) -> Launch:
@@ -178,10 +241,11 @@ def _on_hosts(word: str, runs: Sequence[Launch], left: Sequence[Launch]) -> Laun
     Raises:
         UsageError: There is none.
     """
-    launch = _named(word, runs, left) or Launch(id_named(word) or word)
-    if len(launch.launch_id) < SHORTEST:
+    launch = _named(word, runs, left)
+    name = launch.launch_id if launch else id_named(word) or word
+    if not re.fullmatch(_ID, name, re.ASCII) and not process_tree.tagged(name, everything=True):
         raise unknown(word, more=_GONE)
-    return launch
+    return launch or Launch(name)
 
 
 def _record_of(launch: Launch) -> LaunchRecord:
@@ -303,8 +367,8 @@ def _hosts(options: Namespace) -> list[str]:
     return []
 
 
-def _on_others(ids: list[str], hosts: list[str]) -> Iterable[tuple[str, str, list[int]]]:
-    """Run this verb on other hosts, one process on each, and yield launch, host and what would not go.
+def _on_others(ids: list[str], hosts: list[str]) -> Iterable[tuple[str, str, list[int], bool]]:
+    """Run this verb on other hosts, one process on each; yield launch, host, what would not go, whether there was any.
 
     Raises:
         UsageError: The hosts cannot be used.
@@ -320,7 +384,8 @@ def _on_others(ids: list[str], hosts: list[str]) -> Iterable[tuple[str, str, lis
     for text in done.stdout.splitlines():
         try:
             answer = json.loads(text)
-            yield from [(name, answer["host"], pids) for name, pids in answer["left"].items()]
+            seen = answer.get("seen", answer["left"])
+            yield from [(name, answer["host"], pids, name in seen) for name, pids in answer["left"].items()]
         except (ValueError, TypeError, KeyError, AttributeError):  # a line of the launcher's own
             continue
     if done.returncode:
@@ -333,6 +398,7 @@ def _on_others(ids: list[str], hosts: list[str]) -> Iterable[tuple[str, str, lis
 
 def _end_here(ids: Sequence[str]) -> int:
     """Kill what carries these ids, and print what would not go; 0 in any case, so that no host stops the others."""
+    seen = [name for name in ids if process_tree.tagged(name, everything=True)]
     left = {name: process_tree.kill_all(name, everything=True) for name in ids}
-    print(json.dumps({"host": os.uname().nodename, "left": left}), flush=True)
+    print(json.dumps({"host": os.uname().nodename, "left": left, "seen": seen}), flush=True)
     return 0

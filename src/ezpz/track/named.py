@@ -5,7 +5,7 @@
     2026-11-20-162001                  its last part
     train                              the name of runs, of which the newest is meant
     5f3a90c2                           the id of a launch, or the folder of its record
-    12.head, 12                        a job, of whose launches the last is meant
+    12.head, 12                        a job, of whose launches the last is meant; one without a launch is an error
     trai, 5f3a, train/2026-11          the beginning of one of these, 4 characters or more, where it begins no other
     latest                             the newest; so does no word at all
 
@@ -20,6 +20,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
+from ezpz import register
 from ezpz.errors import UsageError, nearest
 from ezpz.fields import Record
 from ezpz.files import LARGEST, no_access, open_regular, read_object, refuse_unreadable
@@ -32,6 +33,8 @@ from ezpz.track.run import is_run
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from ezpz.register import KnownJob
 
 LATEST = "latest"
 _OUTPUTS = "outputs"
@@ -90,7 +93,11 @@ def root() -> Path:
 
 def below(folder: Path, searched: Path) -> str:
     """Return what a run is called in a list of those below a folder."""
-    name = os.path.relpath(folder, searched)
+    path, base = str(folder), str(searched)
+    if base == "." and not path.startswith("/"):  # os.path.relpath takes most of the time of 3,000 runs
+        name = path
+    else:
+        name = path[len(base) + 1 :] if path.startswith(f"{base}/") else os.path.relpath(folder, searched)
     return searched.absolute().name if name == "." else name
 
 
@@ -254,7 +261,20 @@ class _Known:
             for launch in self.launches
             if is_of_job(launch, word) or word in {launch.launch_id, os.path.basename(launch.folder)}  # noqa: PTH119
         ]
-        return max(found, key=lambda launch: launch.started, default=None)
+        last = max(found, key=lambda launch: launch.started, default=None)
+        job = register.ask_job(word) if last and is_of_job(last, word) else None
+        return self.launch_of(job, word) if job else last
+
+    def launch_of(self, job: KnownJob, word: str) -> Launch:
+        """Return the last launch of a job that a word names.
+
+        Raises:
+            JobAloneError: It has none; one of an earlier job of the same id is not meant.
+        """
+        found = [each for each in self.launches if job.is_called(each.job) and not job.began_after(each.started)]
+        if not found:
+            raise JobAloneError(word, job)
+        return max(found, key=lambda launch: launch.started)
 
     def launch_that_begins(self, word: str) -> Launch | None:
         """Return the launch whose id begins with a word."""
@@ -266,17 +286,25 @@ class _Known:
         Args:
             word: What the user has typed.
             runs_first: Which of the two it means where it may mean both.
+
+        Raises:
+            JobAloneError: It is a job that has no launch.
+            UsageError: It means several.
         """
         if not word:
             return None
-        for of_runs, of_launches in (
-            (self.runs_in_full, self.launch_in_full),
-            (self.runs_that_begin, self.launch_that_begins),
-        ):
-            found = (of_runs(word) or of_launches(word)) if runs_first else (of_launches(word) or of_runs(word))
-            if found:
-                return found
-        return None
+        if runs_first:
+            found = self.runs_in_full(word) or self.launch_in_full(word)
+        else:
+            found = self.launch_in_full(word) or self.runs_in_full(word)
+        if found:
+            return found
+        job = register.ask_job(word)
+        if job:
+            return self.launch_of(job, word)
+        if runs_first:
+            return self.runs_that_begin(word) or self.launch_that_begins(word)
+        return self.launch_that_begins(word) or self.runs_that_begin(word) or None
 
     def run_of(self, launch: Launch, word: str) -> Path:
         """Return the one run that a launch has recorded.
@@ -419,7 +447,7 @@ def running_named(word: str, running: Iterable[Launch]) -> Launch | None:
     """
     launches = list(running)
     found = None if _is_there(word) else named(launches, word)
-    if found and not is_name_of_runs(word, found):
+    if found and not names_another(word, found):
         return found
     if word == LATEST and not _is_there(word):
         return max(launches, key=lambda launch: launch.started, default=None)
@@ -439,11 +467,11 @@ def running_named(word: str, running: Iterable[Launch]) -> Launch | None:
     return chosen[0] if chosen else None
 
 
-def is_name_of_runs(word: str, launch: Launch) -> bool:
-    """Tell whether a word that only begins the id of a launch is a name of runs in outputs/, which goes before it."""
-    if word == launch.launch_id or is_of_job(launch, word) or not Path(_OUTPUTS).is_dir():
+def names_another(word: str, launch: Launch) -> bool:
+    """Tell whether a word that only begins the id of a launch names runs in outputs/, or a job: in full goes first."""
+    if word == launch.launch_id or is_of_job(launch, word):
         return False
-    return bool(_Known().runs_in_full(word))
+    return register.ask_job(word) is not None or (Path(_OUTPUTS).is_dir() and bool(_Known().runs_in_full(word)))
 
 
 def id_named(word: str) -> str:
@@ -539,6 +567,21 @@ def _is_run_path(word: str) -> bool:
 
 class UnknownError(UsageError):
     """A word names nothing, or there is nothing to be named."""
+
+
+class JobAloneError(UnknownError):
+    """A word names a job of a scheduler, of which no launch is known.
+
+    Attributes:
+        job: The job.
+    """
+
+    def __init__(self, word: str, job: KnownJob) -> None:
+        self.job = job
+        super().__init__(
+            f"job {job.job} ({job.state}) has no launch ({word!r} from the command line); expected "
+            f"one in which `launch` has begun. `ezpz status {job.job}` shows it, `ezpz logs {job.job}` its output."
+        )
 
 
 def unknown(word: str, known: _Known | None = None, more: str = "") -> UnknownError:
