@@ -186,10 +186,12 @@ def _run(words: list[str]) -> int:
 
 def _ask_job(word: str) -> Job | None:
     """Return the job of this user that a word names; None where it reads like none, or no scheduler tells of it."""
-    if not word[:1].isdigit():
-        return None
     import os
+    import re
 
+    # 12, 12.head, 12[3].head; 12_3, 12_[4-9%2], 12+1: the beginnings of ids and of times are none
+    if not re.fullmatch(r"\d+(?:[_+]\d+|_?\[[\d,%-]*\])?(?:\.[\w.-]+)?", word, re.ASCII):
+        return None
     from ezpz.cluster.jobs import my_jobs, scheduler_questions, user_name
     from ezpz.cluster.questions import SCHEDULER_LIMIT
 

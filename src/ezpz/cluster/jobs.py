@@ -293,7 +293,7 @@ def not_listed(environ: Mapping[str, str]) -> list[str]:
 
 
 def scheduler_questions(limit: float = _TO_LIST) -> Questions:
-    """Return what asks schedulers' commands for `my_jobs`, each for at most 15 s."""
+    """Return what asks schedulers' commands for `my_jobs`, each for so many seconds at most."""
     return Questions(limit)
 
 
