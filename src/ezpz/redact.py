@@ -1,9 +1,10 @@
 """Hide secrets in what is kept or shown of a run: command lines, configurations, messages.
 
-A secret is known in three ways:
+A secret is known in four ways:
 
     by name    --api-key V    HF_TOKEN=V    {"db_pass": "V"}    Authorization: Bearer V    ?page=2&token=V
     by form    hf_…  sk-…  ghp_…  AKIA…  eyJ….eyJ….…    https://me:V@host    -----BEGIN PRIVATE KEY-----
+    by program mysql -pV    curl -u me:V    vault login V    (`ezpz.program_secrets`)
     by value   what a variable of the environment holds whose name is that of a secret
 
 Names decide by their words, most of all by the last one: ``tokenizer`` and ``max_tokens`` are none, ``maxToken`` of 5
@@ -13,6 +14,8 @@ is none, ``hf_token`` is one. Patterns are compiled when a text first needs them
 from __future__ import annotations
 
 import os
+
+from ezpz.program_secrets import NAMING, PROGRAMS, hidden_words, program_of
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -129,10 +132,10 @@ _PLAIN_PASS = _set("""
     forward backward single multi two one first second third last render optimizer train eval low high band all by pre
     post compiler graph fusion
 """)
-_PASS_OF = _set("db user admin root key smtp mysql pg")
+_PASS_OF = _set("db user admin root key smtp mysql pg ssh store bind ldap")
 _PLAIN_PAT = _set("file glob name regex search match include exclude path")
 _SECRETS = _set("jwt bearer authorization cookie cookies apikey sas otp totp mnemonic")
-_CREDENTIALS = _set("credential credentials creds cred auth pwd pw pswd")  # these may also be paths
+_CREDENTIALS = _set("credential credentials creds cred auth pwd pw pswd psk")  # these may also be paths
 _PASSES = ("password", "passwd", "passphrase", "passcode")
 
 
@@ -150,8 +153,20 @@ def _words(name: str) -> list[str]:
     return "".join(spaced).split()
 
 
+_kinds: dict[str, str] = {}  # of names that were asked for: lines of a log repeat theirs
+
+
 def _kind(name: str) -> str:
     """Return of which kind a name is."""
+    kind = _kinds.get(name)
+    if kind is None:
+        if len(_kinds) >= 1000:
+            _kinds.clear()
+        kind = _kinds[name] = _kind_of_name(name)
+    return kind
+
+
+def _kind_of_name(name: str) -> str:
     words = _words(name)
     while len(words) > 1 and (words[-1] in _ENDINGS or words[-1].lstrip("v").isdigit()):
         words.pop()
@@ -174,7 +189,10 @@ def _kind(name: str) -> str:
 
 
 _COMPOUNDS = frozenset(
-    [*((word, "key") for word in ("api", "secret", "private")), *((word, "token") for word in ("auth", "access", "hf"))]
+    [
+        *((word, "key") for word in ("api", "secret", "private")),
+        *((word, "token") for word in ("auth", "access", "hf", "bearer", "pypi")),
+    ]
 )
 
 
@@ -188,10 +206,15 @@ def _kind_of_last(last: str, before: str) -> str:
         return _kind_of_key(last, before)
     if last == "pass":
         return _RANDOM if before in _PLAIN_PASS else _KEY
-    is_known = last in _CREDENTIALS or last.endswith("pwd") or (last.endswith("pass") and last[:-4] in _PASS_OF)
+    is_known = last in _CREDENTIALS or last.endswith("pwd") or _is_password_of(last)
     if is_known or (last == "pat" and before not in _PLAIN_PAT):
         return _KEY
     return _HEADERS if last in {"headers", "header", "extraheader"} else _PROXY if last == "proxy" else ""
+
+
+def _is_password_of(word: str) -> bool:
+    """Tell whether a word is such as ``sshpass`` or ``bindpw``."""
+    return (word.endswith("pass") and word[:-4] in _PASS_OF) or (word.endswith("pw") and word[:-2] in _PASS_OF)
 
 
 def _kind_of_token(last: str, before: str) -> str:
@@ -274,53 +297,73 @@ def _hides(kind: str, text: str) -> bool:
     return is_word and (_is_random(text) or (kind == _LONG and len(text) >= 20 and "/" not in text))
 
 
-# Forms: what a text must hold before its pattern is tried, and the pattern.
+# Forms: what a text must hold before its pattern is tried, and the pattern. Sources: the services' own pages, and the
+# rules of gitleaks (config/gitleaks.toml).
 
-_FORMS = (
+# Tokens that begin with these words, which no text holds otherwise …
+_PREFIXES = _set("""
+    ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- gldt- glrt- glptt- glcbt- glft- glsoat- glimt- glagent- gloas- glffct-
+    xoxa- xoxb- xoxd- xoxe- xoxe. xoxo- xoxp- xoxr- xoxs- xapp- GOCSPX- ya29. whsec_ sk_live_ rk_live_ pk_live_ sk_test_
+    rk_test_ pk_test_ rzp_live_ shpat_ shpca_ shppa_ shpss_ dckr_pat_ dckr_oat_ dop_v1_ doo_v1_ dor_v1_ wandb_v1_
+    lsv2_pt_ lsv2_sk_ nvapi- tgp_v1_ pcsk_ tvly- esecret_ KGAT_ hvs. hvb. hvr. dp.pt. dp.ct. dp.sa. dp.scim. dp.audit.
+    lin_oauth_ figd_ figo_ figu_ tskey- sntrys_ sntryu_ glsa_ sq0atp- sq0csp- sq0idp- xkeysib- xsmtpsib-
+    pscale_tkn_ pscale_oauth_ pscale_pw_ sb_secret_ CCIPAT_ CLOJARS_ CFPAT- NRAK- NRJS- PMAK- HRKU- FLWSECK- FLWSECK_
+    pat-na1- pat-eu1- sha256~ dt0c01. bedrock-api-key-
+""")
+_LONG_TOKEN = r"[\w-]{10,}[\w.=-]*"  # noqa: S105
+# … and with these, which may also begin a name: fw_forward_pass.
+_NAME_LIKE_PREFIXES = _set("""
+    api_org_ lin_api_ ntn_ nfp_ fw_ jina_ rpa_ csk- pnu_ pnb_ pul- sgp_ vcp_ vck_ phx_ glc_ sbp_ bkua_ rdme_ rubygems_
+    fm2_ fm1r_ fm1a_ fo1_ r8_ gsk_ xai- pplx- npm_
+""")
+_MIXED_TOKEN = r"(?=[a-z]{0,15}[A-Z0-9])[A-Za-z0-9]{16}[\w+/=-]*"  # noqa: S105
+_MARKED_FORMS = (
+    *((prefix, rf"(?<![A-Za-z0-9]){prefix.replace('.', '[.]')}{_LONG_TOKEN}") for prefix in sorted(_PREFIXES)),
+    *((prefix, rf"(?<![A-Za-z0-9]){prefix}{_MIXED_TOKEN}") for prefix in sorted(_NAME_LIKE_PREFIXES)),
     ("hf_", r"\bhf_(?:[A-Za-z0-9]{16,}|(?=[a-z0-9]*[A-Z])(?=[A-Za-z]*\d)[A-Za-z0-9]{10,})"),
-    ("api_org_", r"\bapi_org_[A-Za-z0-9]{16,}"),
     ("sk-", r"(?<![A-Za-z0-9])sk-[A-Za-z0-9]{20,}"),
     ("sk-", r"(?<![A-Za-z0-9])sk-(?:[a-z][a-z0-9]*-){0,8}(?=[A-Za-z_]*\d|[a-z0-9_]*[A-Z])[A-Za-z0-9_-]{16,}"),
-    ("k_live_", r"\b[srp]k_live_[A-Za-z0-9]{10,}"),
-    ("k_test_", r"\b[srp]k_test_[A-Za-z0-9]{10,}"),
-    ("whsec_", r"\bwhsec_[A-Za-z0-9+/=]{16,}"),
-    ("gh", r"\bgh[pousr]_[A-Za-z0-9]{16,}"),
-    ("github_pat_", r"\bgithub_pat_\w{16,}"),
-    ("gl", r"\bgl(?:pat|dt|rt|ptt|cbt|ft|soat)-[\w-]{16,}"),
-    ("xox", r"\bxox[abeoprs]-[\w-]{8,}"),
-    ("xapp-", r"\bxapp-[\w-]{8,}"),
+    ("pypi-", r"\bpypi-[A-Za-z0-9_-]{32,}"),
+    ("secret_", r"(?<![A-Za-z0-9])secret_(?=[a-z]{0,30}[A-Z0-9])[A-Za-z0-9]{40,}"),  # of Notion
+    ("dp.st.", r"\bdp\.st\.(?:[a-z0-9-]{2,35}\.)?[\w-]{10,}"),  # of Doppler, for one configuration
+    ("SG.", r"\bSG\.[\w-]{16,}\.[\w-]{16,}"),
+    ("key-", r"(?<![\w-])key-[a-f0-9]{32}\b"),
+    ("AGE-SECRET-KEY-", r"\bAGE-SECRET-KEY-1[A-Z0-9]{16,}"),
+    (".atlasv1.", r"\b[A-Za-z0-9]{14}\.atlasv1\.[\w-]{10,}"),  # of Terraform
+)
+# Where the last three characters of one stand before more of a token; of most lines that is all that they cost.
+_ENDS_OF_HINTS = sorted({hint[-3:].replace(".", "[.]") for hint, _ in _MARKED_FORMS})
+_MARKED = rf"[_.~-](?<={'|'.join(_ENDS_OF_HINTS)})[\w.+/-]{{10}}"
+_FORMS = (
     ("AKIA", r"\bAKIA[A-Z0-9]{12,}"),
     ("ASIA", r"\bASIA[A-Z0-9]{12,}"),
+    ("ABIA", r"\bABIA[A-Z0-9]{12,}"),
+    ("ABSK", r"\bABSK[A-Za-z0-9+/]{60,}={0,2}"),
+    ("LTAI", r"\bLTAI[A-Za-z0-9]{16,}"),
+    ("AKCp", r"\bAKCp[A-Za-z0-9]{60,}"),
     ("AIza", r"\bAIza[\w-]{30,}"),
-    ("ya29.", r"\bya29\.[\w-]{10,}"),
-    ("GOCSPX-", r"\bGOCSPX-[\w-]{16,}"),
+    ("Q~", r"(?<![\w~.])[\w~.]{3}\dQ~[\w~.-]{31,}"),  # of Microsoft Entra
+    ("1//0", r"(?<![\w/])1//0[\w-]{30,}"),  # refreshes a token of Google
+    ("EAA", r"\bEAA[A-Za-z0-9_-]{57,}"),  # of Square, of Facebook
     ("eyJ", r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*){0,3}"),
-    ("npm_", r"\bnpm_[A-Za-z0-9]{30,}"),
-    ("pypi-", r"\bpypi-[A-Za-z0-9_-]{32,}"),
-    ("dop_v1_", r"\bdop_v1_[a-f0-9]{32,}"),
-    ("shp", r"\bshp(?:at|ca|pa|ss)_[A-Za-z0-9]{16,}"),
-    ("SG.", r"\bSG\.[\w-]{16,}\.[\w-]{16,}"),
-    ("r8_", r"\br8_[A-Za-z0-9]{24,}"),
-    ("gsk_", r"\bgsk_[A-Za-z0-9]{24,}"),
-    ("xai-", r"\bxai-[A-Za-z0-9]{24,}"),
-    ("nvapi-", r"\bnvapi-[\w-]{24,}"),
-    ("pplx-", r"\bpplx-[A-Za-z0-9]{24,}"),
-    ("wandb_v1_", r"\bwandb_v1_\w{16,}"),
-    ("lsv2_", r"\blsv2_(?:pt|sk)_\w{16,}"),
-    ("dapi", r"\bdapi[a-f0-9]{32}\b"),
-    ("hv", r"\bhv[bs]\.[\w-]{16,}"),
-    ("AGE-SECRET-KEY-", r"\bAGE-SECRET-KEY-1[A-Z0-9]{16,}"),
-    ("dckr_pat_", r"\bdckr_pat_[\w-]{16,}"),
-    ("ATATT", r"\bATATT[\w=-]{16,}"),
-    ("lin_api_", r"\blin_api_[A-Za-z0-9]{16,}"),
-    ("key-", r"(?<![\w-])key-[a-f0-9]{32}\b"),
-    (":AA", r"\b\d{8,10}:AA[\w-]{30,}"),
-    ("hooks.slack.com/", r"(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[\w/-]{8,}"),
+    ("ops_eyJ", r"\bops_eyJ[\w+/=-]{40,}"),  # of 1Password
+    ("eyJ", r"\beyJ(?:hcGlf|rIjoi)[\w+/=-]{16,}"),  # of Neptune, of Grafana: {"api_…, {"k":"…
+    ("dapi", r"\bdapi[a-f0-9]{32}\b(?:-\d)?"),
+    ("SK", r"\bSK[a-f0-9]{32}\b"),  # of Twilio
+    ("AT", r"\bAT(?:ATT|CTT|BB)[\w=-]{16,}"),  # of Atlassian
+    (":AA", r"(?<!\d)\d{8,10}:AA[\w-]{30,}"),  # of a bot of Telegram
+    ("hooks.", r"(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[\w/-]{8,}"),
+    ("hooks.", r"(?<=hooks\.zapier\.com/hooks/catch/)[\w/-]{8,}"),
     ("/api/webhooks/", r"(?<=/api/webhooks/)\d+/[\w-]{8,}"),
+    ("webhook.office.com/", r"(?<=webhook\.office\.com/)[\w@/-]{16,}"),
+    ("anaconda.", r"(?<=conda\.anaconda\.org/t/)[\w-]{8,}"),
+    ("anaconda.", r"(?<=repo\.anaconda\.cloud/t/)[\w-]{8,}"),
     (
         "PRIVATE KEY",
         r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
     ),
+    ("LS0tLS1CRUdJTi", r"LS0tLS1CRUdJTi(?!BDRVJU|BQVUJM)[\w+/=-]{20,}"),  # -----BEGIN in base64, no certificate
+    ("$", r"\$(?:1|5|6|y|apr1|2[abxy]|argon2id?)\$[\w./$=,+-]{16,}"),  # a password's hash
     ("earer", r"(?<=\b[Bb]earer )\s*(?=[A-Za-z._~+/-]*\d|\S{16})[\w.~+/=-]{8,}"),
     ("asic", r"(?<=\b[Bb]asic )\s*(?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{8,}={0,2}"),
 )
@@ -334,22 +377,32 @@ _ACCOUNTS = _set("ssh sftp scp rsync git+ssh svn+ssh hdfs abfs abfss wasb wasbs 
 # A name and the text between it and its value:
 # NAME=V, name: V, "name": "V", --name V, ["name"] = "V", ("NAME", "V").
 _NAMED = r"""(?x)(?<![A-Za-z0-9_-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,200})
-    (?P<between>\\*["']?\]?[ \t]{0,2}(?:=>|:=|[=:](?![/=]))[ \t\n]{0,3}|(?<=[\w])[ \t]+|\\*["'],[ \t]*(?=\\*["']))"""
+    (?P<between>\\*["']?\]?[ \t]{0,20}(?:=>|:=|[=:](?![/=]))[ \t\n]{0,3}|(?<=[\w])[ \t]+|\\*["'],[ \t]*(?=\\*["']))"""
 _HINTS = ("key", "token", "pass", "pwd", "secret", "cred", "auth", "header", "cookie", "jwt", "bearer", "pat=", "pat ",
-          "pat:", 'pat"', "sig", "sas", "_sock", "pat'")  # fmt: skip
+          "pat:", 'pat"', "sig", "sas", "_sock", "pat'", "psk", "pw")  # fmt: skip
 _SIGNED = frozenset(("sig", "signature", "key"))  # names in the query of a URL
 _TO_ENVIRON = _set("-e -env --env -genv --genv setenv --setenv")  # -e NAME V
 _TO_SHELL = _set("-c -lc -ic -cl -ec -xc -lic --command")
 # Their -e is followed by a pattern, or by a variable that is handed on as it is.
 _NO_ENVIRON = _set("docker podman nerdctl grep egrep fgrep rg sed perl")
-_SHORT_OPTIONS = (
-    *(("sshpass", "-p"), ("login", "-p"), ("redis-cli", "-a"), ("sqlcmd", "-P"), ("unzip", "-P"), ("zip", "-P")),
-    *(("ldapsearch", "-w"), ("wandb", "login")),
-)
 _MOST_NAMES = 20  # --env=NAME=V: what comes behind so many is a text
-_CURL = _set("curl wget http https httpie xh")
+# machine HOST login me password V, of a .netrc
+_NETRC = r"""(?x)(?P<before>(?:\bmachine\s{1,20}\S{1,200}\s{1,20}|\bdefault\s{1,20}|(?:\A|(?<=\n))[ \t]{0,20}(?=login))
+    (?:(?:login|account)\s{1,20}\S{1,200}\s{1,20}){0,2}password\s{1,20})\S+"""
+_TAGGED = r"<(?P<name>[A-Za-z][\w.:-]{0,80})>(?P<value>[^<>]{1,500})(?=</)"  # <password>V</password>
+_IN_SQL = r"(?i)(?P<before>\bidentified\s[^'\"\n;]{0,80}['\"])[^'\"\n]+"
+_ASKS = r"(?:--password-stdin|--with-token|--passphrase-fd|\bchpasswd\b|\bsudo[ ](?:-[A-Za-z]{1,9}[ ]){0,3}-S\b)"
+# echo V | sudo -S, docker login --password-stdin <<< V
+_PIPED = rf"""(?x)(?P<before>\b(?:echo|printf)[ \t]+(?:-[neE]{{1,3}}[ \t]+|["']?%s(?:\\n)?["']?[ \t]+)?)
+    (?P<value>[^|;&\n]{{1,300}}?)(?P<after>[ \t]{{0,9}}\|(?=[^|;&\n]{{0,200}}{_ASKS}))"""
+_HERE = rf"""(?x)(?P<before>{_ASKS}[^|;&<\n]{{0,200}}<<<[ \t]*)(?P<value>"[^"\n]*"?|'[^'\n]*'?|[^\s;&|]+)(?P<after>)"""
+_QUOTED = r"'[^'\n]*'|\"[^\"\n]*\""
+_LISTED = rf"\[(?:{_QUOTED})(?:,[ ]?(?:{_QUOTED})){{1,1000}}\]"  # ['mysql', '-pV'], of Python and JSON
+# The words of a shell's commands, and what parts the commands. A quote that is not closed ends with the text.
+_SHELL_WORDS = r"""(?x)(?:[^\s"'\\;&|()]|\\.|"(?:[^"\\]|\\.)*\\?(?:"|\Z)|'[^']*(?:'|\Z))+|[;&|()\n]"""
 
-_CURL_LOGIN = r"(?<=[\s\"'])(-u|--user)([ =][\"']?)([^\s:\"']+):[^\s\"']+"
+_PARTS_COMMANDS = _set("; & | ( )") | {"\n"}
+_IN_COMMANDS = r"[\s\"'](?:--?[A-Za-z]|(?:auth|login|put|secrets?|config|password)\b)"  # of the programs that are known
 
 _patterns: dict[str, re.Pattern[str]] = {}
 
@@ -385,15 +438,67 @@ class _Scrubber:
                 text = _without_word(text, value) if is_word else text.replace(value, HIDDEN)
         if "://" in text and "@" in text:
             text = _pattern(_LOGIN).sub(_without_login, text)
-        for hint, form in _FORMS:
-            if hint in text:
-                text = _pattern(form).sub(HIDDEN, text)
-        if "curl" in text or "wget" in text:
-            text = _pattern(_CURL_LOGIN).sub(rf"\1\2\3:{HIDDEN}", text)
+        text = _without_forms(text)
         lower = text.lower()
-        if any(hint in lower for hint in _HINTS):
-            text = self._without_named(text)
+        is_named = False
+        for hint in _HINTS:  # any() takes twice as long
+            if hint in lower:
+                is_named = True
+                break
+        if is_named or " -" in text or "'-" in text or '"-' in text or "login" in text or "dentified by" in lower:
+            text = self._without_those_of_programs(text)
+        return self._without_named(text) if is_named else text
+
+    def _without_those_of_programs(self, text: str) -> str:
+        """Return a text without what programs are given on command lines in it, and in their files."""
+        if "<<<" in text or ("|" in text and ("echo" in text or "printf" in text)):
+            for form in (_PIPED, _HERE):
+                text = _pattern(form).sub(_without_given, text)
+        if "password" in text and ("login" in text or "machine" in text):
+            text = _pattern(_NETRC).sub(rf"\g<before>{HIDDEN}", text)
+        if "dentified" in text or "DENTIFIED" in text:
+            text = _pattern(_IN_SQL).sub(rf"\g<before>{HIDDEN}", text)
+        if "</" in text:
+            text = _pattern(_TAGGED).sub(self._without_tagged, text)
+        if _pattern(_IN_COMMANDS).search(text) and not PROGRAMS.isdisjoint(_pattern(r"[\w.-]+").findall(text)):
+            if "['" in text or '["' in text:
+                text = _pattern(_LISTED).sub(self._without_listed, text)
+            text = self._commands(text)
         return text
+
+    def _without_listed(self, match: re.Match[str]) -> str:
+        """Return a list of a command's words, as Python prints one, without secrets."""
+        quoted = _pattern(_QUOTED).findall(match[0])
+        words = [word[1:-1] for word in quoted]
+        shown = zip(quoted, words, self.argv(words), strict=True)
+        return f"[{', '.join(word if safe == given else f'{word[0]}{safe}{word[0]}' for word, given, safe in shown)}]"
+
+    def _without_tagged(self, match: re.Match[str]) -> str:
+        return f"<{match['name']}>{self._named(_kind(match['name']), match['value'])}"
+
+    def _commands(self, text: str) -> str:
+        """Return a shell's commands without what their words show to be secrets."""
+        parts, done = [], 0
+        command: list[re.Match[str]] = []
+        for word in [*_pattern(_SHELL_WORDS).finditer(text), None]:
+            if word is not None and word[0] not in _PARTS_COMMANDS:
+                command.append(word)
+                continue
+            words = [_unquoted(each[0]) for each in command]
+            shown = self._command(words) if words and len(words[0]) < len(text) else words  # no word is the whole text
+            for each, given, safe in zip(command, words, shown, strict=True):
+                if safe != given:
+                    quote = each[0][0] if each[0] in {f"'{given}'", f'"{given}"'} else ""
+                    parts += [text[done : each.start()], quote, safe, quote]
+                    done = each.end()
+            command = []
+        return "".join([*parts, text[done:]])
+
+    def _command(self, words: list[str]) -> list[str]:
+        """Return a shell's words without secrets of programs, which may also be in a word: ``ssh n01 'mysql -pV'``."""
+        if not PROGRAMS.isdisjoint(map(program_of, words)):
+            return self.argv(words)
+        return [self._commands(word) if " " in word else word for word in words]
 
     def _json(self, text: str, name: str, kind: str) -> str | None:
         """Return the text of a JSON object or list without secrets; None where it is none."""
@@ -422,7 +527,9 @@ class _Scrubber:
             is_option = between.isspace()
             if is_option and name in _TO_ENVIRON:
                 kind, at = _handed_over(text, at)
-            elif (is_option and not name.startswith("-")) or ("," in between and not (name.isupper() and "_" in name)):
+            elif is_option and not name.startswith("-"):
+                kind = kind if kind == _PASSWORD and text[at : at + 1] in {"'", '"'} else ""  # WITH PASSWORD 'V'
+            elif "," in between and not (name.isupper() and "_" in name):
                 kind = ""
             start, end = _value_in(text, at, kind)
             if kind and not (is_option and text.startswith("-", start)):
@@ -449,19 +556,19 @@ class _Scrubber:
         """Return words without secrets."""
         shown: list[str] = []
         kind = before = ""
-        programs = {word.rpartition("/")[2] for word in argv}
-        for word in argv:
-            if kind and not word.startswith("--") and not _is_scheme(word):
+        programs = set(map(program_of, argv))
+        of_programs = hidden_words(argv, _without_it)
+        for at, word in enumerate(argv):
+            if at in of_programs:
+                shown.append(of_programs[at])
+                kind = ""
+            elif kind and not word.startswith("--") and not _is_scheme(word):
                 hidden = self._named(kind, word)
                 shown.append(self._word(word, before) if hidden == word else hidden)
                 kind = ""
             else:
                 shown.append(self._word(word, before))
                 kind = kind if kind and _is_scheme(word) else self._kind_of_next(word, before, programs)
-            if before in {"-u", "--user", "-U", "--proxy-user"} and programs & _CURL and ":" in word:
-                shown[-1] = f"{word.partition(':')[0]}:{HIDDEN}"
-            if any(before == option and program in programs for program, option in _SHORT_OPTIONS):
-                shown[-1] = HIDDEN
             before = word
         return shown
 
@@ -473,6 +580,8 @@ class _Scrubber:
             return ""
         if before in {"set", "-x", "-gx", "-Ux"} and "set" in programs:  # fish; aws configure set NAME V
             return _kind(word)
+        if programs & NAMING and word.isidentifier():  # nmcli … password V
+            return kind if (kind := _kind(word)) in _STRONG else ""
         if word.lower() == "bearer":
             return _SECRET
         return _kind(word) if (word.startswith("-") and word != "-") or word.endswith(":") else ""
@@ -510,7 +619,8 @@ class _Scrubber:
             return self._mapping(dict(value.items()), name, kind)
         if isinstance(value, (list, tuple, set, frozenset)):
             texts = [item for item in value if isinstance(item, str)]
-            if len(texts) == len(value) and any(item.startswith("-") for item in texts) and not kind:
+            is_command = any(item.startswith("-") for item in texts) or (texts and program_of(texts[0]) in PROGRAMS)
+            if len(texts) == len(value) and is_command and not kind:
                 return self.argv(texts)
             return [self._header(item) if kind == _HEADERS else self.config(item, name, kind) for item in value]
         fields = {} if callable(value) else getattr(value, "__dict__", {})  # of a namespace or dataclass
@@ -533,6 +643,17 @@ class _Scrubber:
                 own = "" if text.lower() in _PLAIN_HEADERS else _SECRET
             shown[self.text(text)] = self.config(value, below, own or (kind if kind == _LONG else ""))
         return shown
+
+
+def _without_forms(text: str) -> str:
+    for hint, form in _FORMS:
+        if hint in text:
+            text = _pattern(form).sub(HIDDEN, text)
+    if _pattern(_MARKED).search(text):
+        for hint, form in _MARKED_FORMS:
+            if hint in text:
+                text = _pattern(form).sub(HIDDEN, text)
+    return text
 
 
 def _number(value: Any, kind: str) -> object:
@@ -564,6 +685,28 @@ def _without_login(match: re.Match[str]) -> str:
     return f"{scheme}://{HIDDEN}@"
 
 
+def _without_it(secret: str) -> str:
+    return secret if _is_harmless(secret) else HIDDEN
+
+
+def _without_given(match: re.Match[str]) -> str:
+    """Return what is piped into a program that asks for a password, without it."""
+    value = match["value"]
+    word = value.strip(" \t'\"")
+    return match[0] if not word or _is_harmless(word) else f"{match['before']}{HIDDEN}{match['after']}"
+
+
+def _unquoted(word: str) -> str:
+    """Return a word of a shell without its quotes: ``-pa b`` of ``-p'a b'``."""
+    quote, inside = "", []
+    for letter in word:
+        if letter in "\"'" and quote in {"", letter}:
+            quote = "" if quote else letter
+        else:
+            inside.append(letter)
+    return "".join(inside)
+
+
 def _is_host(text: str) -> bool:
     """Tell whether a text is a host with its domain, or an address: ``db.example.org``, not ``v1.2``."""
     labels = text.split(".")
@@ -587,6 +730,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 def _value_in(text: str, at: int, kind: str) -> tuple[int, int]:
     """Return where a value begins and ends: in quotes, in brackets, or up to a blank or what ends a word."""
+    at = _end(r"[A-Za-z_]\w{0,40}\((?=[\"'])", text, at)  # SecretStr('V')
     mark = _pattern(r"\\*[\"']").match(text, at)
     if mark:
         quote = mark[0]
@@ -594,19 +738,23 @@ def _value_in(text: str, at: int, kind: str) -> tuple[int, int]:
         while end > 0 and text[end - 1] == "\\" and not quote.startswith("\\"):  # an escaped one
             end = text.find(quote, end + 1)
         return mark.end(), len(text) if end < 0 else end
-    if text[at : at + 1] in _CLOSING:
-        return at, _closed(text, at)
-    if text.startswith("$(", at):
-        return at, _closed(text, at + 1)
-    first = _pattern(r"(?:(?i:bearer|basic|digest|token|apikey|negotiate)[ \t]+)?[^\s\"'&;|\\]*").match(text, at)
-    end = first.end() if first else at
-    value = text[at:end]
-    cut = _pattern(r",(?=[ ]|$|[\w.-]+[:=])|(?<![)\]}])[)\]}]+$").search(value)
-    if cut is not None:
-        end = at + cut.start()
-    if kind in {_SECRET, _PASSWORD} and text[:at].rstrip().lower().endswith("cookie:"):
-        end = at + len(_pattern(r"[^\"'\n]*").match(text, at)[0])  # type: ignore[index]  # it matches nothing too
-    return at, end
+    opening = at + text.startswith("$(", at)
+    if text[opening : opening + 1] in _CLOSING:
+        return at, _closed(text, opening)
+    before = text[max(0, at - 20) : at].rstrip().lower()
+    if before.endswith("cookie:") and kind in {_SECRET, _PASSWORD}:
+        return at, _end(r"[^\"'\n]*", text, at)
+    if before.endswith("authorization:"):  # any scheme, and the fields behind it
+        return at, _end(r"(?:[A-Za-z][\w-]{0,30}[ \t]+)?[^\s\"'&;|\\]*(?:(?<=,)[ \t]*\w+=[^\s\"'&;|\\]*)*", text, at)
+    end = _end(r"(?:(?i:bearer|basic|digest|token|apikey|negotiate)[ \t]+)?[^\s\"'&;|\\]*", text, at)
+    cut = _pattern(r",(?=[ ]|$|[\w.-]+[:=])|(?<![)\]}])[)\]}]+$").search(text[at:end])
+    return at, end if cut is None else at + cut.start()
+
+
+def _end(form: str, text: str, at: int) -> int:
+    """Return where what a pattern matches at a place ends."""
+    match = _pattern(form).match(text, at)
+    return match.end() if match else at
 
 
 def _closed(text: str, at: int) -> int:

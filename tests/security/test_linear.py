@@ -50,6 +50,7 @@ HAND_ON = {
     "_is_like": ("fullmatch", re.ASCII),  # of `cluster.site_table`
     "_like": ("fullmatch", re.ASCII),
     "self._is_of_peers": ("search", 0),  # of `launch.run.failures`
+    "_end": ("match", re.DOTALL),  # of `redact`
     "_pattern": ("", re.DOTALL),  # of `redact`, which calls a method of what it returns
 }
 
@@ -63,7 +64,8 @@ MADE = {
     ("launch/flavours/base.py", "self.per_rank"): [r"-[cmn]|--?(hint|bind-to|rank-by)\b"],
     ("launch/run/failures.py", "pattern"): [],
     ("redact.py", "text"): [],
-    ("redact.py", "form"): [f"(?s){form}" for _, form in redact._FORMS],  # all that are tried
+    ("redact.py", "form"): [f"(?s){form}" for _, form in (*redact._FORMS, *redact._MARKED_FORMS)],  # all that are tried
+    ("redact.py", "_MARKED"): [redact._MARKED],
     ("redact.py", "f'(?<![A-Za-z0-9]){word}(?![A-Za-z0-9])'"): [r"(?<![A-Za-z0-9])hunter(?![A-Za-z0-9])"],
     ("track/report/public.py", "f'(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])'"): [
         r"(?i)(?<![A-Za-z0-9])(?:node01|node0|me)(?![A-Za-z0-9])"
@@ -96,6 +98,7 @@ BEFORE = ("", "step=1 loss=", "Job Id: 13\n    exec_host = ", "JobId=13 NodeList
 PIECES = (
     *("9", " ", "\n", "[", "]", "(", '"', "\\", "a", "A", ",", "=", ":", "/", "-", "\x1b[", "{", "<"),
     *("a=1 ", "a:", "1/", "n[1-2]", "[rank=0]", "sk-", "hf_", "a://b:", "@", "--token ", "key=", "Bearer "),
+    *("echo a|", "sudo -S ", "login a ", "machine a ", "<key>", "identified by '", "mysql -p", "vault login a;"),
     *("Job Id: 1\n", "Queue: a\n", "Nodes=a ", "a|", "step 0 ", "start:", "+n/1", "$(", "&", "'", "curl -u "),
     *('  File "a", line 1, in f\n', "Traceback (most recent call last):\n", "[Errno 28]: '", "cannot save /"),
 )
