@@ -260,6 +260,39 @@ def test_on_a_phone_every_picture_fits_and_its_text_can_be_read(show, run):
     assert page.ask("[...document.querySelectorAll('svg.narrow')].every((svg) => !svg.clientWidth)")
 
 
+# Tables that are wider than what they are in, which has to be scrolled then; maps of hosts and ranks may be.
+WIDE = """[...document.querySelectorAll(".scroll")].filter((box) => box.scrollWidth > box.clientWidth)
+    .filter((box) => !box.querySelector(".map")).map((box) => box.innerText)"""
+TORN = """[...document.querySelectorAll("td")].filter((cell) => cell.clientWidth && cell.clientWidth < 130)
+    .map((cell) => cell.innerText)"""
+
+
+def three_attempts(folder):
+    """A run that was started again twice, with long causes, settings and texts."""
+    cause = "RuntimeError: CUDA error: an illegal memory access was encountered in /home/me/venv/lib/module.py"
+    known = {"state": "failed", "cause": cause, "started": "2026-11-18T10:00:00+00:00"}
+    facts = {"earlier": [known | {"ended": "2026-11-18T10:20:00+00:00"}, known | {"ended": None}], **known}
+    facts |= {"config": {"dataset": "HuggingFaceFW/a-data-set-with-a-name-of-many-words", "betas": [0.9, 0.95]}}
+    rows = [(step, {"train/loss": 1 / (step + 1), "note": "a text of some words"}) for step in range(30)]
+    return write_run(folder, rows, facts, attempts=[1 + step // 10 for step in range(30)])
+
+
+@pytest.mark.parametrize("width", [400, 320])
+def test_on_a_phone_nothing_is_wider_than_the_screen_and_no_word_of_a_table_is_torn(show, tmp_path, subtests, width):
+    for make in (three_attempts, ordinary_run):
+        with subtests.test(make.__name__):
+            page = show(make(tmp_path / make.__name__), size=(width, 4000))
+            page.ask("document.querySelectorAll('details').forEach((part) => (part.open = true))")
+            assert page.ask("document.scrollingElement.scrollWidth <= innerWidth")
+            assert page.ask(WIDE) == []
+            assert page.ask(TORN) == []
+    page = show(three_attempts(tmp_path / "again"), size=(width, 4000))
+    row = page.ask("[...document.querySelectorAll('tr')].find((row) => row.innerText.includes('illegal')).innerHTML")
+    assert re.findall(r'data-column="(\w+)"', row) == ["attempt", "state", "cause", "started", "ended"]
+    page = show(three_attempts(tmp_path / "wide"))
+    assert page.ask("document.querySelector('thead').clientHeight > 0")
+
+
 def test_hostile_names_do_nothing(show, tmp_path):
     rows = [
         (step, {**dict.fromkeys(HOSTILE, float(step)), **{f"t {name}": name for name in HOSTILE}}) for step in (0, 1, 2)

@@ -46,20 +46,27 @@ def table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), links: Mappin
     if left_out > 0:
         known = [*known[:_MOST_ROWS], (f"… and {left_out:,} more", *[""] * (len(known[0]) - 1))]
     top = f"<thead><tr>{''.join(f'<th>{shown(cell)}</th>' for cell in head)}</tr></thead>" if head else ""
+    columns = head or [""] * len(known[0] if known else ())
     body = "\n".join(
-        f'<tr><th scope="row">{_linked(first, links or {})}</th>{"".join(map(_cell, rest))}</tr>'
+        f'<tr><th scope="row"{_named(columns[0])}>{_linked(first, links or {})}</th>'
+        f"{''.join(map(_cell, rest, columns[1:]))}</tr>"
         for first, *rest in known
     )
-    return f'<div class="scroll"><table>{top}<tbody>{body}</tbody></table></div>'
+    kind = ' class="headed"' if head else ""  # on a narrow screen each row is a list
+    return f'<div class="scroll"><table{kind}>{top}<tbody>{body}</tbody></table></div>'
 
 
 def _linked(name: str, links: Mapping[str, str]) -> str:
     return f'<a href="{shown(links[name])}">{shown(name)}</a>' if name in links else shown(name)
 
 
-def _cell(text: str) -> str:
+def _cell(text: str, column: str) -> str:
     kind = ' class="short"' if len(text) <= _SHORT else ""  # a word among long neighbours is not torn apart
-    return f"<td{kind}>{shown(text)}</td>"
+    return f"<td{kind}{_named(column if text else '')}>{shown(text)}</td>"
+
+
+def _named(column: str) -> str:
+    return f' data-column="{shown(column)}"' if column else ""
 
 
 @dataclass(frozen=True)
