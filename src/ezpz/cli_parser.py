@@ -10,7 +10,7 @@ import textwrap
 from argparse import ArgumentTypeError
 
 from ezpz.broken_pipe import ENDED, give_up
-from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with, nearest
+from ezpz.errors import EzpzError, MachineError, UsageError, did_you_mean, end_with, nearest
 from ezpz.visible import painter, use_color
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -329,6 +329,21 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         )
 
 
+# What verbs import when they need it (pyproject.toml).
+_NEEDED = frozenset(
+    ("filelock", "h5netcdf", "h5py", "matplotlib", "numpy", "plotext", "rich", "tomli", "torch", "xarray")
+)
+
+
+def _without_package(verb: str, package: str) -> MachineError:
+    import shlex
+
+    return MachineError(
+        f"`{verb}` needs {package}, which {sys.executable} does not find (from its import); expected it installed. "
+        f"Type `{shlex.join([sys.executable, '-m', 'pip', 'install', package])}`."
+    )
+
+
 def run_verb(parser: Parser, argv: Sequence[str], work: Callable[[Namespace], int], failure: int | None = None) -> int:
     """Read a verb's command line, do its work and return the exit code; an error is one line on stderr.
 
@@ -353,6 +368,12 @@ def run_verb(parser: Parser, argv: Sequence[str], work: Callable[[Namespace], in
         from ezpz.files import no_access
 
         code = end_with(no_access(error.filename))
+        return code if failure is None else failure
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _NEEDED:
+            raise
+        code = end_with(_without_package(parser.prog, package))
         return code if failure is None else failure
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as a shell gives it

@@ -1,11 +1,15 @@
 """``ezpz export`` on runs in any state."""
 
 import csv
+import sys
 
 import h5py
 import pytest
 
+from ezpz.cli.compare import main as compare
+from ezpz.cli.doctor import main as doctor
 from ezpz.cli.export import main
+from ezpz.cli.report import main as report
 from ezpz.track.journal import Journal
 
 
@@ -34,6 +38,54 @@ def test_other_forms_and_places(run, tmp_path):
         assert [row["loss"] for row in csv.DictReader(file)] == ["0.5", "0.25"]
     assert main([str(run), "--nc"]) == 0
     assert (run / "run.nc").exists()
+
+
+def test_a_minus_is_standard_output(run, tmp_path, capfdbinary, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([str(run), "--csv", "-o", "-"]) == 0
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    assert lines[0] == "step,logged_at,attempt,loss"
+    assert [line.rpartition(",")[2] for line in lines[1:]] == ["0.5", "0.25"]
+    assert main([str(run), "-o", "-"]) == 0
+    (tmp_path / "piped.h5").write_bytes(capfdbinary.readouterr().out)
+    with h5py.File(tmp_path / "piped.h5") as file:
+        assert file["loss"][:].tolist() == [0.5, 0.25]
+    assert report([str(run), "--output", "-"]) == 0
+    assert capfdbinary.readouterr().out.startswith(b"<!doctype html>")
+    assert compare([str(run), str(run), "-o", "-"]) == 2
+    assert doctor(["--bundle", "-"]) == 2
+    assert capfdbinary.readouterr().err.decode().count(" - (from the command line) cannot go to standard output;") == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["piped.h5", "run"]
+
+
+def test_bytes_that_are_no_text_do_not_go_to_a_terminal(run, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main([str(run), "-o", "-"]) == 2
+    assert "would write bytes that are no text on this terminal" in capsys.readouterr().err
+
+
+# Verbs that read a run, and the exit code of each where a package that it needs is not there.
+NEEDY = (
+    *(("compare", 2, "numpy", []), ("report", 125, "numpy", []), ("export", 125, "numpy", [])),
+    *(("export", 125, "numpy", ["--csv"]), ("export", 125, "h5py", []), ("plot", 125, "numpy", [])),
+    ("watch", 125, "numpy", ["--once"]),
+)
+HIDING = """
+import sys
+sys.modules[sys.argv[1]] = None
+from ezpz.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def test_a_package_that_is_not_there_is_one_line(run_cli, run, subtests):
+    for verb, code, package, words in NEEDY:
+        with subtests.test(verb=verb, package=package):
+            runs = [str(run)] * (1 + (verb == "compare"))
+            done = run_cli([sys.executable, "-c", HIDING, package, verb, *runs, *words])
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+            assert f"`ezpz {verb}` needs {package}, which {sys.executable} does not find" in done.stderr
+            assert f"-m pip install {package}`." in done.stderr
 
 
 def test_what_is_no_run_is_told_in_one_line(tmp_path, capsys):

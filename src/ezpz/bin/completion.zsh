@@ -249,8 +249,8 @@ _ezpz_arguments() { # VERB
     specs=(
       '(-h --help)-h[show this help message and exit]'
       '(-h --help)--help[show this help message and exit]'
-      '(-o --output)-o[the page (default\: report.html in the run folder)]:o:_files'
-      '(-o --output)--output[the page (default\: report.html in the run folder)]:o:_files'
+      '(-o --output)-o[the page, - for standard output (default\: report.html in the run …]:o:_files'
+      '(-o --output)--output[the page, - for standard output (default\: report.html in the run …]:o:_files'
       '(--public)--public[leave out hosts, paths, users and arguments (default file\: …]'
       '*:report:_ezpz_offer runs'
     )
@@ -261,8 +261,8 @@ _ezpz_arguments() { # VERB
       '(-h --help)--help[show this help message and exit]'
       '(--csv)--csv[comma-separated values, a line per row]'
       '(--nc)--nc[the HDF5 file under the name of netCDF files]'
-      '(-o --output)-o[where to write (in the run folder, named after the run)]:o:_files'
-      '(-o --output)--output[where to write (in the run folder, named after the run)]:o:_files'
+      '(-o --output)-o[where to write, - for standard output (in the run folder, named …]:o:_files'
+      '(-o --output)--output[where to write, - for standard output (in the run folder, named …]:o:_files'
       '*:export:_ezpz_offer runs'
     )
     ;;

@@ -7,6 +7,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from ezpz.cli import RUN_HELP, make_verb_parser
+from ezpz.cli.standard_output import refuse_standard_output
 from ezpz.cli_parser import option, run_verb, whole_number
 from ezpz.errors import UsageError
 from ezpz.tables import USUAL, screen_width
@@ -76,6 +77,7 @@ def _compare(options: Namespace) -> int:
     from ezpz.track.foreign.opening import open_any
     from ezpz.track.run import without_secrets
 
+    refuse_standard_output("-o", options.output, "a folder for the pictures")
     with redirect_stdout(sys.stderr):  # warnings about torn lines are no part of the answer
         places = _places(options.runs)
         runs = [without_secrets(open_any(path)) for path in places]

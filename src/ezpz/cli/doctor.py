@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
+from ezpz.cli.standard_output import refuse_standard_output
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.diagnosis import diagnose, summary
 from ezpz.cluster.examine import compute, examine, stale_variables
@@ -90,6 +91,7 @@ def _check(options: Namespace) -> None:
     Raises:
         UsageError: They do.
     """
+    refuse_standard_output("--bundle", options.bundle, "a file for the zip")
     for name, what in (("hosts", "hosts: n01,n[03-05]"), ("outdir", "a folder"), ("bundle", "a new file")):
         if getattr(options, name) == "":
             raise UsageError(f"--{name} is empty (from the command line); expected {what}. Name it, or leave it out.")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from ezpz.cli import RUN_HELP, make_verb_parser
+from ezpz.cli.standard_output import NAME, print_file
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
 from ezpz.visible import show_path
@@ -18,11 +20,21 @@ _OPTIONS = (
     option("runs", nargs="*", metavar="RUN", help=RUN_HELP),
     option("--csv", action="store_true", help="comma-separated values, a line per row"),
     option("--nc", action="store_true", help="the HDF5 file under the name of netCDF files"),
-    option("-o", "--output", metavar="FILE", type=Path, help="where to write (in the run folder, named after the run)"),
+    option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="where to write, - for standard output (in the run folder, named after the run)",
+    ),
 )
 _ABOUT = "Also of a run that ended without its HDF5 file, or is still running."
 
-_EXAMPLES = (("ezpz export", "the HDF5 file of the newest run"), ("ezpz export train --csv -o run.csv", "a CSV"))
+_EXAMPLES = (
+    ("ezpz export", "the HDF5 file of the newest run"),
+    ("ezpz export train --csv -o run.csv", "a CSV"),
+    ("ezpz export --csv -o - | head", "a CSV on standard output"),
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,6 +56,10 @@ def _export(options: Namespace) -> int:
     from ezpz.track.dataset import export_run
     from ezpz.track.named import run_named
 
+    form = "csv" if options.csv else "nc" if options.nc else "h5"
     for folder in [run_named(word) for word in options.runs or [None]]:
-        show_path(str(export_run(folder, "csv" if options.csv else "nc" if options.nc else "h5", options.output)))
+        if str(options.output) == NAME:
+            print_file(partial(export_run, folder, form), is_text=options.csv)
+        else:
+            show_path(str(export_run(folder, form, options.output)))
     return 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ezpz.broken_pipe import give_up
 from ezpz.cli import RUN_HELP, make_verb_parser
+from ezpz.cli.standard_output import NAME, print_file
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
 from ezpz.visible import show_path
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     option("run", nargs="?", metavar="RUN", help=RUN_HELP),
-    option("-o", "--output", metavar="FILE", help="the page (default: report.html in the run folder)"),
+    option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="the page, - for standard output (default: report.html in the run folder)",
+    ),
     option(
         "--public",
         action="store_true",
@@ -44,18 +50,23 @@ def main(argv: Sequence[str]) -> int:
 
 def _report(options: Namespace) -> int:
     try:
-        show_path(str(_write(options.run, options.output, public=options.public)))
+        path = _write(options.run, options.output, public=options.public)
+        if path is not None:
+            show_path(str(path))
     except BrokenPipeError:  # the page is written; who should have read its name has left
         give_up(sys.stdout)
     return 0
 
 
-def _write(word: str | None, output: str | None, *, public: bool) -> Path:
+def _write(word: str | None, output: str | None, *, public: bool) -> Path | None:
     from ezpz.track.named import run_named
     from ezpz.track.report import write_report
     from ezpz.track.run import open_run
 
     run = open_run(run_named(word))
+    if output == NAME:
+        print_file(lambda path: write_report(run, path, public=public), is_text=True)
+        return None
     path = None if output is None else Path(output).expanduser().absolute()
     source = "the run folder" if output is None else "--output"
     try:
