@@ -15,10 +15,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.errors import TrackError
-from ezpz.track.names import BEFORE_COLLECTIVE, is_step_time, is_time, main_loss, part_of_step
-from ezpz.track.series import Series
+from ezpz.track.names import BEFORE_COLLECTIVE, is_step_time, is_throughput, is_time, main_loss, part_of_step, unit
+from ezpz.track.series import Series, stretch_means
 from ezpz.track.table import first_steps
 from ezpz.track.values import decode
+from ezpz.why.stragglers import CHANCE, LAG, chance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -212,6 +213,73 @@ def typical_of_rank(matrix: Matrix) -> Any:
     return np.array(
         [np.median(known) if (known := row[np.isfinite(row)]).size else 0.0 for row in matrix.values], dtype=np.float64
     )
+
+
+_STRETCHES, _FEWEST = 20, 8  # stretches of steps whose lags are compared, and fewer of which say nothing
+_STEPS = 24  # steps below which nothing is said: those of three windows of the straggler watcher
+
+
+class Slowest(NamedTuple):
+    """A rank that is slower than the others.
+
+    Attributes:
+        rank: The rank.
+        value: Its median.
+        times: How many times as slow it is as the others.
+        others: These in words: ``the median of the others``, ``rank 0``.
+    """
+
+    rank: int
+    value: float
+    times: float
+    others: str
+
+
+def slowest(of: Matrix, whole: Matrix | None = None) -> Slowest | None:
+    """Return the rank that is slower than the others; None where none is, or where chance explains it.
+
+    As of `ezpz.why.stragglers`, which tells the same while a run goes on: it has to be a tenth slower, by a tenth of a
+    whole step where that is known, and ranks that are alike would show its lags in less than 1 of 10,000 runs.
+
+    Args:
+        of: A time, of which much is slow, or a throughput.
+        whole: The time of whole steps; None where it was not recorded.
+    """
+    import numpy as np
+
+    typical, sign = typical_of_rank(of), -1.0 if is_throughput(of.name) else 1.0
+    known = np.isfinite(of.values).any(axis=1)
+    if known.sum() < 2 or of.steps[-1] - of.steps[0] + 1 < _STEPS:
+        return None
+    worst = int(np.where(known, sign * typical, -np.inf).argmax())
+    others = known & (np.arange(len(typical)) != worst)
+    usual = float(np.median(typical[others]))
+    slow, fast = (typical[worst], usual) if sign > 0 else (usual, typical[worst])
+    if not fast > 0 or slow < (1 + LAG) * fast:
+        return None
+    if whole is not None and unit(whole.name) == unit(of.name) and slow - fast < LAG * _middle(whole):
+        return None
+    number = min(of.values.shape[1], _STRETCHES)
+    means = stretch_means(of.values, np.arange(number) * of.values.shape[1] // number)
+    means = means[:, np.isfinite(means[worst]) & np.isfinite(means[others]).any(axis=0)]
+    lags = sign * (means[worst] - np.nanmedian(means[others], axis=0))
+    if len(lags) < _FEWEST or chance(lags.tolist()) >= CHANCE / known.sum():
+        return None
+    words = f"rank {int(others.argmax())}" if others.sum() == 1 else "the median of the others"
+    return Slowest(worst, float(typical[worst]), float(slow / fast), words)
+
+
+def whole_step(windows: Sequence[Row]) -> Matrix | None:
+    """Return the time of whole steps of all ranks; None where it was not recorded."""
+    keys = dict.fromkeys(key for row in windows for key in row["m"]["keys"] if is_step_time(key))
+    return next(iter(_readable(windows, keys)), None)
+
+
+def _middle(of: Matrix) -> float:
+    import numpy as np
+
+    finite = of.values[np.isfinite(of.values)]
+    return float(np.median(finite)) if finite.size else 0.0
 
 
 def loss_band(windows: Sequence[Row]) -> list[Series]:

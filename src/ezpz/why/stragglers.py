@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from ezpz.records.launch import Group
     from ezpz.why.facts import Facts
 
-__all__ = ["Straggler", "chance", "find", "straggler"]
+__all__ = ["CHANCE", "LAG", "Straggler", "chance", "find", "straggler"]
 
 _WINDOWS = 3
-_LAST, _LAG = 0.6, 0.1  # share of the meetings in which it is last; lag as a share of a step
-_CHANCE = 0.0001  # for all ranks of the group together
+_LAST, LAG = 0.6, 0.1  # share of the meetings in which it is last; lag as a share of a step
+CHANCE = 0.0001  # for all ranks of the group together
 _SURELY = 0.05  # share of the time that a reason must explain,
 _TWICE = 2.0  # and how much more of it the straggler must have than the median of the others
 _ON_HOSTS = {"gloo", "mpi", "ucc"}  # backends whose collectives begin when the host enqueues them
@@ -82,7 +82,7 @@ def _of_group(windows: Sequence[Window], name: str) -> Iterator[Straggler]:
     stretch: list[tuple[float, Group]] = []
     for each in (*windows, Window(0.0, ())):
         row = next((group for group in each.groups if group.group == name), None)
-        is_late = row is not None and row.n > 0 and row.last > _LAST and row.lag > _LAG * row.step
+        is_late = row is not None and row.n > 0 and row.last > _LAST and row.lag > LAG * row.step
         if stretch and not (is_late and row is not None and row.rank == stretch[0][1].rank):
             yield from _judge(stretch)
             stretch = []
@@ -96,7 +96,7 @@ def _judge(stretch: Sequence[tuple[float, Group]]) -> Iterator[Straggler]:
         return
     probability = chance([lag for row in rows for lag in row.batches])
     size = max(2, *(row.size for row in rows))
-    if probability >= _CHANCE / size:
+    if probability >= CHANCE / size:
         return
     number = sum(row.n for row in rows)
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from math import comb
 from typing import TYPE_CHECKING, Any
 
-from ezpz.track.by_rank import Matrix, typical_of_rank
+from ezpz.track.by_rank import Matrix, slowest, typical_of_rank
 from ezpz.track.names import unit
 from ezpz.track.quantities import duration, number
 from ezpz.track.report.lines import bounds, deltas, rounded
@@ -24,20 +23,23 @@ if TYPE_CHECKING:
 
 _ROWS, _CELLS = 128, 12_000  # at most; more ranks share a row, more steps a column
 _ROOM = 52  # pixels below the plot: the axis and the scale
-_NOTABLE = 1.1  # times the median from which on a rank is called slow
-_BY_CHANCE = 0.01  # and how likely ranks that are alike may look so
-_STRETCHES = 20
 
 
-def heat_chart(matrix: Matrix, axis: Axis) -> Chart:
-    """Return the map of one metric with its scale, and who is slowest in words."""
+def heat_chart(matrix: Matrix, axis: Axis, whole: Matrix | None = None) -> Chart:
+    """Return the map of one metric with its scale, and who is slowest in words.
+
+    Args:
+        matrix: The metric.
+        axis: The axis of steps.
+        whole: The time of whole steps; None where it was not recorded.
+    """
     ranks = len(matrix.values)
     grid, steps, each, together = _reduced(matrix)
     height = max(90, min(320, 22 * len(grid)))
     frame = Frame(1180, height + _ROOM + 8, bottom=_ROOM)
     flat = Series("", steps, grid.ravel())
     low, high = bounds([flat]) or (0.0, 1.0)
-    notes = [_slowest(matrix)]
+    notes = [_slowest(matrix, whole)]
     if each > 1:
         notes.append(f"each cell is the mean of {each} steps")
     if together > 1:
@@ -139,37 +141,18 @@ def _scale(frame: Frame, low: float, high: float) -> str:
     )
 
 
-def _slowest(matrix: Matrix) -> str:
+def _slowest(matrix: Matrix, whole: Matrix | None) -> str:
     import numpy as np
 
     typical = typical_of_rank(matrix)
-    worst, middle = int(typical.argmax()), float(np.median(typical))
-    ratio = typical[worst] / middle if middle > 0 else 1.0
+    middle = float(np.median(typical))
     if len(typical) < 2:
         return f"one rank, {_time(matrix, middle)} in the median"
-    chance = _chance(matrix, worst)
-    if ratio < _NOTABLE or chance > _BY_CHANCE:
+    found = slowest(matrix, whole)
+    if found is None:
         return f"no rank stands out: {_time(matrix, middle)} in the median of ranks"
-    return f"rank {worst} is the slowest: {_time(matrix, typical[worst])}, {ratio:.2f} x the median rank"
+    return f"rank {found.rank} is the slowest: {_time(matrix, found.value)}, {found.times:.2f} x {found.others}"
 
 
 def _time(matrix: Matrix, value: float) -> str:
     return duration(value) if unit(matrix.name) == "s" else f"{number(value)} {unit(matrix.name)}".rstrip()
-
-
-def _chance(matrix: Matrix, worst: int) -> float:
-    """Return how likely a rank would be the slowest of its step so often, or more often, if all ranks were alike.
-
-    Small numbers of steps show nothing, whatever their times are; of many, means over stretches count, because
-    neighbouring steps resemble each other.
-    """
-    import numpy as np
-
-    steps = matrix.values.shape[1]
-    starts = np.arange(min(steps, _STRETCHES)) * steps // min(steps, _STRETCHES)
-    means = stretch_means(matrix.values, starts)
-    compared = np.isfinite(means).sum(axis=0) > 1
-    count = int(compared.sum())
-    first = int((np.nan_to_num(means[:, compared], nan=-np.inf).argmax(axis=0) == worst).sum())
-    share = 1 / len(means)
-    return sum(comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(first, count + 1))

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from ezpz.files import write_whole
-from ezpz.track.by_rank import counting_windows, lacking, loss_band, slowest_key
+from ezpz.track.by_rank import counting_windows, lacking, loss_band, slowest_key, whole_step
 from ezpz.track.folder import now
 from ezpz.track.hardware import read_hardware
 from ezpz.track.names import group_names, unit
@@ -162,7 +162,7 @@ def _across_ranks(run: Run, axis: Axis) -> Iterator[Chart]:
     windows = counting_windows(run)
     matrix = slowest_key(windows)
     if matrix is not None:
-        yield heat_chart(matrix, axis)
+        yield heat_chart(matrix, axis, whole_step(windows))
     band = loss_band(windows)
     if band:
         chart = line_chart("Loss over all ranks", band, axis, wide=True, band=(0, 2))

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
-from ezpz.track.by_rank import lacking, matrix, rank_keys
+from ezpz.track.by_rank import Matrix, lacking, matrix, rank_keys, slowest, whole_step
 from ezpz.track.distribution import Histogram
 from ezpz.track.names import is_throughput, is_time
 from ezpz.track.series import Series, limits, stretch_means
@@ -24,7 +24,6 @@ from ezpz.track.terminal.width import centered, cleaned, columns, fit, to_ascii,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ezpz.track.by_rank import Matrix
     from ezpz.track.records import Row
     from ezpz.track.table import Table
     from ezpz.track.terminal.textplot import Drawing
@@ -146,7 +145,7 @@ def draw_ranks(windows: Sequence[Row], key: str, how: Drawing, *, since: float =
     )
     lines = strip(title, labels, cells, steps, how)
     short = lacking(windows)
-    words = f"{_slowest(key, values)}{short and f'; {short}'}"
+    words = f"{_extreme(Matrix(key, steps, values), whole_step(windows))}{short and f'; {short}'}"
     return [*lines, *(fit(line, how.width) for line in wrapped(words.split(" "), how.width))]
 
 
@@ -180,20 +179,22 @@ def _grouped(values: Any, size: int, *, low: bool) -> tuple[list[str], Any]:
     return labels, pick.reduceat(values, starts, axis=0)
 
 
-def _slowest(key: str, values: Any) -> str:
+def _extreme(known: Matrix, whole: Matrix | None) -> str:
+    """Return in words which rank is the slowest, if one is; of what is no time and no throughput, which is highest."""
     import numpy as np
 
-    held = np.isfinite(values)
+    held = np.isfinite(known.values)
     counts = held.sum(axis=1)
     if not counts.any():
         return "no rank recorded a finite value"
-    means = np.where(counts > 0, np.where(held, values, 0.0).sum(axis=1) / np.maximum(counts, 1), np.nan)
-    low = is_throughput(key)
-    rank = int(np.nanargmin(means) if low else np.nanargmax(means))
-    middle = float(np.nanmedian(means))
-    word = "slowest" if low or is_time(key) else "highest"
-    share = f", {means[rank] / middle:.3g} times the median of {len(means)} ranks" if middle > 0 else ""
-    return f"{word}: rank {rank}, mean {means[rank]:.6g}{share}"
+    means = np.where(counts > 0, np.where(held, known.values, 0.0).sum(axis=1) / np.maximum(counts, 1), np.nan)
+    if not (is_throughput(known.name) or is_time(known.name)):
+        rank = int(np.nanargmax(means))
+        return f"highest: rank {rank}, mean {means[rank]:.6g}; median of {len(means)} ranks: {np.nanmedian(means):.6g}"
+    found = slowest(known, whole)
+    if found is None:
+        return f"no rank stands out: mean {np.nanmin(means):.6g} to {np.nanmax(means):.6g}"
+    return f"slowest: rank {found.rank}, median {found.value:.6g}, {found.times:.3g} times {found.others}"
 
 
 _MOST_RANGES = 12  # rows of a strip of histograms
