@@ -104,7 +104,7 @@ def test_jobs_and_launches_are_one_table_of_80_columns(user, tmp_path):
     assert "starts in 2.0 h" in shown[1]
     assert shown[2].strip() == "Priority"
     running = shown[3].split()
-    assert running[:5] == ["12", "running", "2", "2", "2"]
+    assert running[:5] == ["12", "running", "2", "3", "2"]
     assert "50 min left" in shown[3]
     assert shown[4].strip().startswith("last row ")  # that of write_run is old
     assert shown[5].split()[:2] == ["11", "ended"]
@@ -278,7 +278,7 @@ def test_a_launch_shows_its_own_step(user, tmp_path):
     user.launch("99aa0000", state="failed", ended=time.time() - 50, run_folder=str(taken), step=4)
     rows = {row["launch_id"]: row for row in user.status("--json")["rows"]}
     row = rows["77aa0000"]
-    assert (row["run_folder"], row["step"], row["loss"]) == (str(last), 5, 4.0)
+    assert (row["run_folder"], row["step"], row["loss"]) == (str(last), 6, 4.0)
     row = rows["99aa0000"]
     assert (row["step"], row["loss"], row["name"]) == (4, None, "train.py")
 
@@ -346,7 +346,7 @@ def test_500_runs_and_20_large_launches_cost_little(user, tmp_path):
     print(f"bare {bare:.3f} s, status {status:.3f} s")
     assert status < max(0.3, 15 * bare), times  # whatever else keeps the machine busy
     found = user.status("--json")["rows"]
-    assert [row["step"] for row in found[-20:]] == [4] * 20  # each was looked into
+    assert [row["step"] for row in found[-20:]] == [5] * 20  # each was looked into
 
 
 def test_a_record_is_read_whatever_it_holds_of_its_ranks_and_left_out_where_it_is_torn(user):

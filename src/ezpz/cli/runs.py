@@ -30,6 +30,7 @@ from ezpz.track.quantities import duration
 from ezpz.track.records import parse
 from ezpz.track.run import open_run, seconds_taken
 from ezpz.track.run_summary import RunSummary
+from ezpz.track.steps import last_of_training, steps_reached
 from ezpz.track.terminal.screen import say
 from ezpz.track.values import encode
 from ezpz.visible import painter, show, use_color, visible
@@ -146,16 +147,17 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         root: The folder that was searched; the run is named relative to it.
 
     Returns:
-        ``name state cause chain findings started ended seconds first_step_seconds attempt first_step last_step
-        last_row set loss metric rate rate_unit joules per_joule per_joule_unit folder run``; ``set`` is the
-        configuration; times in epoch seconds, None
-        where something is not known; ``chain`` is that of `chain_of`.
+        ``name state cause chain findings started ended seconds first_step_seconds attempt steps first_step last_step
+        last_row set loss metric rate rate_unit joules per_joule per_joule_unit folder run``; ``steps`` is how many were
+        made, ``set`` the configuration; times in epoch seconds, None where something is not known; ``chain`` is that of
+        `chain_of`.
     """
     run = open_run(folder)
     record = run.record
     rows = _tail(run.folder / "metrics.jsonl")
     first = _head(run.folder / "metrics.jsonl")
     last = rows[-1] if rows else first
+    trained = last_of_training(rows) if rows else first
     metric, loss = _loss(rows)
     rate, unit = _noted_speed(record) or _rate(rows)
     efficiency = per_joule(rate, unit, record.hardware)
@@ -173,8 +175,9 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         "seconds": None if seconds is None else round(seconds, 3),
         "first_step_seconds": None if to_first is None else round(to_first, 3),
         "attempt": record.attempt or len(record.earlier) + 1,
+        "steps": _steps(record, first, rows or ([first] if first else [])),
         "first_step": first["step"] if first else None,
-        "last_step": last["step"] if last else None,
+        "last_step": trained["step"] if trained else None,
         "last_row": last["t"] if last else None,
         "set": dict(record.config),
         "metric": metric,
@@ -248,6 +251,11 @@ def _noted_speed(record: RunRecord) -> tuple[float, str] | None:
     """Return the speed that a run has noted at its end (`ezpz.track.speed`), and its unit; None without one."""
     speed = record.speed
     return None if record.state == "running" or not speed.value or not speed.unit else (float(speed.value), speed.unit)
+
+
+def _steps(record: RunRecord, first: Row | None, rows: Sequence[Row]) -> int | None:
+    """Return how many steps a run has made: as noted at its end, else as far as head and tail of its journal tell."""
+    return record.steps if record.state != "running" and record.steps is not None else steps_reached(first, rows)
 
 
 def _rate(rows: list[Row]) -> tuple[float | None, str | None]:
@@ -335,7 +343,7 @@ def _columns(now: float, is_set: bool, width: int | None) -> tuple[Column, ...]:
         Column("STATE", lambda each: each["state"]),
         Column("STARTED", lambda each: "-" if each["started"] is None else f"{age(now - each['started'])} ago"),
         Column("TO STEP", lambda each: _lasted(each["first_step_seconds"]), is_right=True, yields=1),
-        Column("STEP", lambda each: or_dash(each["last_step"]), is_right=True, yields=4),
+        Column("STEP", lambda each: or_dash(each["steps"]), is_right=True, yields=4),
         Column("LOSS", lambda each: or_dash(each["loss"]), is_right=True),
         Column("RATE", _rate_words, is_right=True, yields=3),
         Column("TOOK", lambda each: _lasted(each["seconds"]), is_right=True, yields=2),

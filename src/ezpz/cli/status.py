@@ -302,7 +302,7 @@ def _add_progress(row: dict[str, Any], record: LaunchRecord) -> None:
         run = glance(Path(folder), Path(folder))
     except EzpzError:  # a newer ezpz wrote it
         return
-    row |= {"step": run["last_step"], "loss": run["loss"], "metric": run["metric"], "rate": run["rate"]}
+    row |= {"step": run["steps"], "loss": run["loss"], "metric": run["metric"], "rate": run["rate"]}
     row |= {"last_row": run["last_row"], "run_folder": folder}
     row["name"] = run["name"] or row["name"]
 

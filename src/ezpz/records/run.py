@@ -183,6 +183,7 @@ class RunRecord(Stored):
         effective: What the objects that it was given do.
         timeline: Seconds from the birth of the process to ``setup``, ``group``, ``model``, ``first_step`` and more.
         speed: How fast it was.
+        steps: How many steps of training it has made, those of earlier starts included.
         findings: What stands out in the losses and batches.
         hardware: What the devices did, from ``watch/hardware``.
         paths: What was written, relative to the folder.
@@ -215,6 +216,7 @@ class RunRecord(Stored):
     effective: Effective = part_field(Effective, default=Effective())
     timeline: dict[str, float] = map_field(Real(-(2.0**63), 2.0**63), default=EMPTY)
     speed: NotedSpeed = part_field(NotedSpeed, default=NotedSpeed())
+    steps: int | None = number_field(default=None)
     findings: Sequence[Finding] = list_field(Part(Finding), default=())
     hardware: HardwareSummary = part_field(HardwareSummary, default=HardwareSummary())
     paths: dict[str, Any] = json_field(dict, default=EMPTY)

@@ -40,6 +40,7 @@ class Part(NamedTuple):
 PARTS = (
     Part("look at the losses", "ezpz.track.curves:note_findings", ("read",)),
     Part("note the speed", "ezpz.track.speed:note_speed", ("read", "stopped")),
+    Part("note the steps", "ezpz.track.steps:note_steps", ("read", "stopped")),
     Part("draw the run", "ezpz.track.plots:draw_end", ("draw",)),
     Part("show how the run ended", "ezpz.track.card:show_end", ("show",)),
     Part("say that the run was stopped", "ezpz.track.card:show_stopped", ("told",)),

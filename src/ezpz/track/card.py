@@ -28,6 +28,7 @@ from ezpz.track.names import is_step_time, is_validation
 from ezpz.track.quantities import duration, number
 from ezpz.track.run_summary import RunSummary
 from ezpz.track.speed import speed_of, steady
+from ezpz.track.steps import epochs_of, rows_of_training, steps_of
 from ezpz.track.terminal.screen import Screen, look, say
 from ezpz.track.terminal.width import cleaned, columns
 from ezpz.visible import LINES, is_closed, shell_line, visible
@@ -134,18 +135,20 @@ def resume_words(folder: Path, argv: Sequence[object]) -> list[tuple[str, str]]:
 
 
 def _title(summary: RunSummary) -> str:
-    run, new = summary.run, len(_new_rows(summary.run))
-    before = len(run.table) - new
+    run = summary.run
+    every, word = _counted(run.table)
+    new, _ = _counted(_new_rows(run))
+    before = every - new
     seconds, world = summary.seconds, run.record.ranks.world_size
     taken = "" if seconds is None else f" in {duration(seconds)}"
     shared = "" if world is None else f", {world} rank{'s' if world != 1 else ''}"
     how = run.state if not run.cause else f"{run.state} by {run.cause}" if run.state == "stopped" else run.state
-    rows = _counted(run, len(run.table), "") + taken
+    made = f"{every:,} {word}{'s' * (every != 1)}{taken}"
     if before:  # of an earlier start
-        rows = f"{_counted(run, new, 'new ')}{taken}, {len(run.table):,} in all" if new else f"no new {_word(run, 1)}"
-        rows += "" if new else f", {before:,} before"
+        made = f"{new:,} new {word}{'s' * (new != 1)}{taken}, {every:,} in all" if new else f"no new {word}"
+        made += "" if new else f", {before:,} before"
     why = f" ({run.cause})" if run.cause and run.state != "stopped" else ""
-    return f"{run.name} {how}: {rows}{shared}{why}"
+    return f"{run.name} {how}: {made}{shared}{why}"
 
 
 def _new_rows(run: Run) -> Table:
@@ -154,16 +157,10 @@ def _new_rows(run: Run) -> Table:
     return run.table if attempt is None else run.table.of_attempt(attempt)
 
 
-def _counted(run: Run, count: int, kind: str) -> str:
-    return f"{count:,} {kind}{_word(run, count)}"
-
-
-def _word(run: Run, count: int) -> str:
-    return ("epoch" if _counts_epochs(run) else "step") + "s" * (count != 1)
-
-
-def _counts_epochs(run: Run) -> bool:
-    return "epoch" in run.table.cells and "iter" not in run.table.cells
+def _counted(table: Table) -> tuple[int, str]:
+    """Return how many steps rows tell of, or epochs where each row is one; and the word for one of them."""
+    epochs = epochs_of(rows_of_training(table))
+    return (steps_of(table).made, "step") if epochs is None else (epochs, "epoch")
 
 
 def _reached(summary: RunSummary) -> Iterable[tuple[str, str]]:
@@ -191,7 +188,7 @@ def _speed(summary: RunSummary, ranks: int) -> Iterable[tuple[str, str]]:
     if step:
         first, rest = new.cells[step].floats()[0], steady(new, step)
         median, first, slowest = (duration(float(each)) for each in (np.median(rest), first, rest.max()))
-        yield _word(summary.run, 1), f"{median} (median), {first} the first, {slowest} the slowest"
+        yield _counted(summary.run.table)[1], f"{median} (median), {first} the first, {slowest} the slowest"
 
 
 def _places(run: Run, paths: Mapping[str, Path]) -> Iterable[tuple[str, str]]:

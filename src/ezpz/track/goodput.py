@@ -53,7 +53,8 @@ _WORTH = 0.001  # of the time: less is not worth another interval
 class Span(Record):
     """One attempt of a run: from the start of its launch to its end. Times are epoch seconds.
 
-    What has a value for each row is an array where it was read from a run, so that a million rows fit into memory.
+    What has a value for each row of training (`ezpz.track.steps`) is an array where it was read from a run, so that a
+    million rows fit into memory.
 
     Attributes:
         begin: When its launch began; of the first one of a job, when the job did where that is known.
@@ -69,6 +70,8 @@ class Span(Record):
         running: Whether it still runs.
         times: When each of its rows was written.
         steps: The step of each.
+        numbers: The numbers of their steps, where these are others; None where they have none, and each row is a step.
+        each: How many steps each row of an epoch had; empty where each row is one step.
         took: Seconds of each step; empty where rows do not tell.
         waited: Seconds of each that were spent waiting for data, 0 where it does not tell.
         evaluated: Seconds of evaluation after each, as its row has it.
@@ -90,6 +93,8 @@ class Span(Record):
     running: bool = False
     times: Sequence[float] = ()
     steps: Sequence[int] = ()
+    numbers: Sequence[int] | None = ()
+    each: Sequence[float] = ()
     took: Sequence[float] = ()
     waited: Sequence[float] = ()
     evaluated: Sequence[float] = ()
@@ -146,8 +151,8 @@ def account(spans: Sequence[Span]) -> Account:
         parts, again = _parts(span, min(later, default=None))
         for name, seconds in parts.items():
             rows[name] = rows.get(name, 0.0) + seconds
-        repeated += again
-        counted += len(span.steps) - again
+        repeated += _made(span, again)
+        counted += _made(span, ~again)
         if before is not None:
             gap = max(0.0, span.begin - before.end)
             is_granted = any(
@@ -187,8 +192,20 @@ def _first_step(steps: Sequence[int]) -> int | None:
     return int(np.min(steps)) if len(steps) else None
 
 
-def _parts(span: Span, overtaken_from: int | None) -> tuple[dict[str, float], int]:
-    """Return the seconds of one attempt by row, and how many of its steps a later attempt has done again.
+def _made(span: Span, chosen: Any) -> int:
+    """Return how many steps some rows of an attempt tell of, those that a mask of shape (rows,) chooses."""
+    import numpy as np
+
+    from ezpz.track.steps import count_of
+
+    if len(span.each):
+        return int(np.asarray(span.each)[chosen].sum())
+    numbers = span.numbers if span.numbers is None or len(span.numbers) else span.steps
+    return int(chosen.sum()) if numbers is None else count_of(np.asarray(numbers, dtype=np.int64)[chosen])
+
+
+def _parts(span: Span, overtaken_from: int | None) -> tuple[dict[str, float], Any]:
+    """Return the seconds of one attempt by row, and a mask of its rows of steps that a later attempt has done again.
 
     Args:
         span: The attempt.
@@ -205,7 +222,7 @@ def _parts(span: Span, overtaken_from: int | None) -> tuple[dict[str, float], in
     if not len(span.times):
         parts.update(sections)
         parts["start" if span.running else last] += granted - sum(parts.values())
-        return parts, 0
+        return parts, np.zeros(0, dtype=bool)
     first_end, last_end = float(span.times[0]), float(span.times[-1])
     early = sum(_by_row(each for step, each in span.sections if step <= span.steps[0]).values())
     late = sum(_by_row(each for step, each in span.sections if step > span.steps[-1]).values())
@@ -236,7 +253,7 @@ def _parts(span: Span, overtaken_from: int | None) -> tuple[dict[str, float], in
         parts[name] = parts.get(name, 0.0) + seconds
     parts[last] = max(0.0, span.end - last_end - late)
     parts["unexplained"] = granted - sum(parts.values())
-    return parts, int(again.sum())
+    return parts, again
 
 
 def _by_row(records: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -332,8 +349,6 @@ def read_spans(run: Run) -> list[Span]:
     Raises:
         TrackError: The journal cannot be read.
     """
-    import numpy as np
-
     newest = run.record
     records = [*newest.before, newest]
     table = run.rows if (run.folder / "metrics.jsonl").is_file() else None
@@ -347,7 +362,7 @@ def read_spans(run: Run) -> list[Span]:
         number = _attempt_of(each)
         columns, own = {}, []
         if table is not None and (following is None or number != following.attempt):
-            columns = _columns(table, np.flatnonzero(table.attempt_array == number))
+            columns = _columns(table.of_attempt(number))
             own = [each for each in sections if each[0] == number]
         state = each.state or "died"
         state = run.state if each is newest else "died" if state == "running" else state
@@ -359,18 +374,28 @@ def _attempt_of(record: RunRecord) -> int:
     return max(1, record.attempt or 1)
 
 
-def _columns(table: Table, places: Any) -> dict[str, Any]:
-    """Return the arrays of an attempt that the account needs; each has a value for each of its rows, NaN for none."""
+def _columns(attempt: Table) -> dict[str, Any]:
+    """Return the arrays of an attempt that the account needs; each has a value for each row of training, NaN for none.
+
+    Args:
+        attempt: All rows of the attempt.
+    """
     import numpy as np
 
-    columns = {"times": table.time_array[places], "steps": table.step_array[places]}
+    from ezpz.track.steps import epochs_of, rows_of_training, step_numbers
+
+    table = rows_of_training(attempt)
+    columns: dict[str, Any] = {"times": table.time_array, "steps": table.step_array}
+    columns["numbers"] = step_numbers(attempt, table)
+    held = table.cells.get("steps") if len(table) and epochs_of(table) is not None else None
+    columns["each"] = held.floats() if held is not None and held.are_numbers and held.count == len(table) else ()
     for key in ("dt", "dtd", "dt_eval", "dt_save"):
         cells = table.cells.get(key)
         if cells is None or not cells.are_numbers:
             continue
         values = np.full(len(table), np.nan)
         values[cells.index_array] = cells.floats()
-        columns[key] = values[places]
+        columns[key] = values
     return columns
 
 
@@ -419,6 +444,8 @@ def _span(
         running=running,
         times=times,
         steps=columns.get("steps", ()),
+        numbers=columns.get("numbers", ()),
+        each=columns.get("each", ()),
         took=_filled(columns.get("dt"), count) if by_loop else (),
         waited=_filled(columns.get("dtd"), count),
         evaluated=_filled(columns.get("dt_eval"), count),

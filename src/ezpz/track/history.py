@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from contextlib import suppress
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from time import time
@@ -25,6 +26,7 @@ from ezpz.track.dispatch import Onward, across_of
 from ezpz.track.facts import collect_facts, script_name, timeline
 from ezpz.track.folder import run_name, state_after
 from ezpz.track.guard import guarded, tell, undisturbed
+from ezpz.track.names import holds_validation_only
 from ezpz.track.values import line, plain
 from ezpz.track.writer import Writer
 
@@ -156,6 +158,7 @@ class History(compat_history.OlderCalls):
         self._result: Any = None
         self._writer: Writer | None = None
         self._next_step = self._rows = 0
+        self._evaluated: frozenset[str] = frozenset()  # what rows of evaluation have recorded at the last step
         self._made = time()
         if ranks.rank == 0:
             # A wrong name shall leave no folder behind.
@@ -219,7 +222,8 @@ class History(compat_history.OlderCalls):
             metrics: Name to number, bool, string, short 1-D array or `ezpz.track.histogram`; tensors and arrays of any
                 library are read. A tensor on a device is copied there and read with those of a whole window. Names may
                 hold ``/``. A metric called ``step`` that holds an int is the step when no other is given.
-            step: The row's step, an int of 64 bits; otherwise one more than the last.
+            step: The row's step, an int of 64 bits; otherwise one more than the last. A row of nothing but metrics of
+                validation (``eval/loss``) belongs to the step before it, unless that has one of them already.
             weight: What this rank's values count for in the mean over ranks, such as its tokens; otherwise all count
                 the same.
             summarize: Return the line.
@@ -260,8 +264,10 @@ class History(compat_history.OlderCalls):
     ) -> tuple[int, Mapping[str, Value]]:
         """Record one row, and return its step and what came from the device for it."""
         writer = self._writer
-        row_step = step_of(step, values, self._next_step)
-        progress.beat(row_step)
+        evaluates = step is None and holds_validation_only(chain(values, late))
+        joins = evaluates and self._rows > 0 and self._evaluated.isdisjoint(chain(values, late))
+        row_step = step_of(step, values, self._next_step - joins)
+        progress.beat(None if self._is_told else row_step)  # a loop of ours tells its steps itself
         if writer is not None:
             writer.check_names(values if not late else {**values, **late})
             if writer.ended:
@@ -270,6 +276,7 @@ class History(compat_history.OlderCalls):
                     f"expected no update after that. Make a new History(outdir=...) to add to it."
                 )
             writer.journal.write(row_step, values)
+        self._evaluated = (self._evaluated if joins else frozenset()).union(values, late) if evaluates else frozenset()
         self._next_step = row_step + 1
         self._rows += 1
         came: Mapping[str, Value] = {}

@@ -107,6 +107,18 @@ def is_validation(name: str) -> bool:
     return not _VALIDATION.isdisjoint(words_of(name))
 
 
+def holds_validation_only(names: Iterable[str]) -> bool:
+    """Tell whether a row evaluates and does nothing else: all of its metrics are of validation, counters aside."""
+    found = False
+    for name in names:
+        if is_counter(name):
+            continue
+        if not is_validation(name):
+            return False
+        found = True
+    return found
+
+
 def is_accuracy(name: str) -> bool:
     """Tell whether a metric is a share of right answers: ``accuracy``, ``val_acc``, ``test/top1``."""
     return not _ACCURACIES.isdisjoint(words_of(name))

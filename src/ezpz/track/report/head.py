@@ -12,6 +12,7 @@ from ezpz.track.quantities import duration, number
 from ezpz.track.report.markup import shown
 from ezpz.track.run_summary import RunSummary
 from ezpz.track.speed import speed_of
+from ezpz.track.steps import steps_of
 from ezpz.why.engine import says_more
 
 if TYPE_CHECKING:
@@ -66,9 +67,10 @@ def _when_and_where(run: Run) -> Iterator[tuple[str, str]]:
     seconds = RunSummary(run).seconds
     if seconds is not None:
         yield "duration", duration(seconds) + _until(run)
-    steps = run.table.step_range
-    if steps:
-        yield "steps", f"{_different(run.table.step_array):,} ({steps[0]:,} to {steps[1]:,})"
+    steps = steps_of(run.table)
+    if steps.made:
+        numbers = "" if steps.first is None else f" ({steps.first:,} to {steps.last:,})"
+        yield "steps", f"{steps.made:,}{numbers}"
     world, local = record.ranks.world_size, record.ranks.local_world_size
     if world is not None:
         hosts = -(-world // local) if local is not None and local > 0 else 1
@@ -81,13 +83,6 @@ def _when_and_where(run: Run) -> Iterator[tuple[str, str]]:
         yield "commit", record.git_commit[:12]
     if run.folder.is_absolute():  # a public report does not say where it is
         yield "folder", str(run.folder)
-
-
-def _different(steps: Any) -> int:
-    """Return how many different steps there are; usually they rise, and need not be sorted."""
-    import numpy as np
-
-    return len(steps) if (steps[1:] > steps[:-1]).all() else len(np.unique(steps))
 
 
 def _until(run: Run) -> str:
