@@ -226,3 +226,11 @@ def test_the_account_of_a_long_run_needs_little_memory(tmp_path):
     assert (made.steps, made.rows["save"]) == (rows, 0.25)
     assert all(isinstance(each, np.ndarray) for each in (spans[0].times, spans[0].steps, spans[0].waited))
     assert peak < 12e6  # 8 arrays of 8 bytes are 3.8 MB
+
+
+def test_what_was_not_granted_is_called_what_it_is():
+    first, second = attempt(), attempt(begin=100.0, first=10)
+    assert account([first, second]).besides.endswith(" between launches")
+    first, second = (replace(each, job=str(number)) for number, each in enumerate((first, second), 1))
+    assert account([first, second]).besides.endswith(" in the queue or between jobs")
+    assert account([first]).besides == ""

@@ -103,8 +103,8 @@ def _notes(made: Account) -> list[str]:
     if made.saves:
         every = f", every {made.save_every} steps" if made.save_every else ""
         notes.append(f"{_counted(made.saves, 'save')}{every}, {duration(made.rows['save'] / made.saves)} each")
-    if made.queue >= 1:
-        notes.append(f"besides, not granted: {duration(made.queue)} in the queue or between jobs")
+    if made.besides:
+        notes.append(f"besides, not granted: {made.besides}")
     shown = [name for name, seconds in made.rows.items() if abs(seconds) >= 0.05]
     meanings = [f"{name}: {ROWS[name]}" for name in shown if ROWS.get(name) and name in {"start", "dead time"}]
     notes += meanings

@@ -108,7 +108,7 @@ class Account(Record):
     Attributes:
         granted: Seconds in all: the sum of the rows.
         rows: Seconds by row, those of `ROWS` and one for each section of another name, ``section NAME``.
-        queue: Seconds between jobs, which were not granted.
+        queue: Seconds between jobs or launches, which were not granted.
         steps: Steps that count.
         repeated: Steps that were done again.
         attempts: How many attempts there were.
@@ -139,6 +139,12 @@ class Account(Record):
     def goodput(self) -> float:
         """The share of the granted seconds that went into steps that count, from 0 to 1."""
         return self.rows["steps"] / self.granted if self.granted > 0 else 0.0
+
+    @property
+    def besides(self) -> str:
+        """What lay between attempts and was not granted, in words; empty for less than a second."""
+        where = "in the queue or between jobs" if self.jobs else "between launches"
+        return f"{duration(self.queue)} {where}" if self.queue >= 1 else ""
 
 
 def account(spans: Sequence[Span]) -> Account:

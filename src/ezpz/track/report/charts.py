@@ -283,8 +283,8 @@ def goodput_chart(run: Run) -> Chart | None:
         return None
     share = f"{made.goodput:.1%}".replace("%", " %")
     text = f"{share} of {duration(made.granted)} went into steps that count"
-    queue = f"{duration(made.queue)} between jobs were not granted" if made.queue >= 1 else ""
-    note = "; ".join(filter(None, (text, queue, made.advice)))
+    besides = made.besides and f"besides, not granted: {made.besides}"
+    note = "; ".join(filter(None, (text, besides, made.advice)))
     return _interval_chart("Where the time went", text, rows, [note])
 
 
