@@ -24,6 +24,7 @@ _TESTS = str(Path(__file__).resolve().parent)
 def pytest_configure(config):
     required()  # an unknown name in EZPZ_REQUIRE stops the run here
     gc.disable()  # until all is collected: nothing of it goes before the end
+    os.environ.pop("PWD", None)  # tests change the folder, and no shell that is behind them did
     selection.set_number_of_examples(config)
     # A script's background ignores the first two, nohup the last, and all launches would do so.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):

@@ -147,7 +147,7 @@ def test_a_signal_ends_with_a_short_card_behind_the_data(run_python, tmp_path):
     done = run_python(STOPPED)
     assert done.returncode == -15
     shown = done.stdout.decode()
-    assert "mine stopped by SIGTERM at step 2; its data is complete\n  folder      run\n" in shown
+    assert "mine stopped by SIGTERM at step 3; its data is complete\n  folder      run\n" in shown
     assert "  checkpoint  run/checkpoints/step-2\n" in shown
     assert (tmp_path / "run" / "mine.h5").exists()
 
@@ -168,3 +168,16 @@ def test_a_reader_that_does_not_read_delays_no_signal(tmp_path):
     os.close(reader)
     os.close(writer)
     assert (tmp_path / "run" / "mine.h5").exists()
+
+
+def test_paths_are_those_of_the_shell_also_when_the_program_has_changed_its_folder(monkeypatch, tmp_path):
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("PWD", str(tmp_path))
+    monkeypatch.chdir("work")  # as Hydra does
+    _, shown = recorded([{"loss": 1.0}])
+    assert (shown["folder"], shown["next"]) == ("work/run", "ezpz report work/run")
+    monkeypatch.setenv("PWD", str(tmp_path / "gone"))
+    assert recorded([{"loss": 1.0}])[1]["next"] == "ezpz report run"
+    (tmp_path / "other").mkdir()
+    monkeypatch.setenv("PWD", str(tmp_path / "other"))
+    assert recorded([{"loss": 1.0}])[1]["next"] == f"ezpz report {tmp_path}/work/run"

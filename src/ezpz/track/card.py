@@ -67,7 +67,8 @@ def show_stopped(end: End) -> None:
     write_later_lines(_STUCK)
     if not get_logger(__name__).isEnabledFor(logging.INFO):
         return
-    at = f" at step {end.rows.rows.step_array[-1]}" if end.rows is not None and len(end.rows.rows) else ""
+    steps = RunRecord.of(end.facts).steps
+    at = "" if steps is None else f" at step {steps}"
     title = f"{end.name} stopped by {end.cause.partition(',')[0]}{at}"
     rows = [("folder", near(end.folder)), *resume_words(end.folder, RunRecord.of(end.facts).argv)]
     lines = [title + ("" if end.problems else "; its data is complete")]
@@ -211,8 +212,13 @@ def _shortened(value: float) -> float:
 
 
 def near(path: Path) -> str:
-    """Return a path as it is typed here: relative where it is below the current folder."""
+    """Return a path as it is typed where the user is: relative where it is below that folder.
+
+    The shell's PWD names it also when the program has changed its own, as Hydra does.
+    """
+    shell = Path(os.environ.get("PWD", ""))
     try:
-        return str(path.relative_to(Path.cwd()))
+        here = shell.resolve() if shell.is_absolute() and shell.is_dir() else Path.cwd()
+        return str(path.relative_to(here))
     except (ValueError, OSError):  # elsewhere, or the current folder is gone
         return str(path)
