@@ -71,6 +71,19 @@ def test_what_is_no_launch_is_refused_in_one_line(why, tmp_path, subtests):
             assert "(from the command line)" in done.stderr
 
 
+def test_an_interrupted_run_without_a_launch_is_the_last_thing_that_ran_and_says_how_it_goes_on(why, tmp_path):
+    run = tmp_path / "outputs" / "vit" / "2026-11-20-162001"
+    (run / "checkpoints" / "step-00000040").mkdir(parents=True)
+    (run / "metrics.jsonl").write_text('{"v":1,"t":1.0,"step":45,"m":{"iter":45,"loss":1.0}}\n')
+    facts = {"name": "vit", "state": "stopped", "cause": "SIGINT (Ctrl-C)", "steps": 46, "findings": []}
+    facts |= {"argv": ["/x/ezpz/examples/vit.py"], "started": "2026-11-20T16:20:01+00:00"}
+    (run / "run.json").write_text(json.dumps(facts))
+    text = why().stdout
+    assert "\nYou pressed Ctrl-C at step 46\n" in text
+    assert "step-00000040\n" in text
+    assert "  try   the same command with --resume auto\n" in text
+
+
 def test_without_any_launch_the_verb_says_where_it_looked(why):
     done = why()
     assert (done.returncode, "no launch in " in done.stderr) == (2, True)

@@ -76,6 +76,31 @@ def test_who_was_killed_did_not_end_of_what_it_had_written():
         assert [cause.cause for cause in diagnose(stopped)] == ["signal"], error
 
 
+INTERRUPTED = {  # the launch's record, the run's -> the first cause
+    "a launch": ({"state": "stopped", "exit_code": 130, "step": 7, "plan": PLAN}, {}, "You pressed Ctrl-C at step 7"),
+    "a run of it that counts": (
+        {"state": "stopped", "exit_code": 130, "step": 7, "plan": PLAN},
+        {"state": "died", "steps": 120},
+        "You pressed Ctrl-C at step 120",
+    ),
+    "a run alone": (
+        {},
+        {"state": "stopped", "cause": "SIGINT (Ctrl-C)", "steps": 120},
+        "You pressed Ctrl-C at step 12",
+    ),
+    "before a step": ({"state": "stopped", "exit_code": 130, "plan": PLAN}, {}, "You pressed Ctrl-C"),
+    "a SIGTERM": ({"state": "stopped", "exit_code": 143, "plan": PLAN}, {}, None),
+}
+
+
+def test_ctrl_c_is_said_first_and_not_by_the_launch_itself(subtests):
+    for case, (launch, run, text) in INTERRUPTED.items():
+        with subtests.test(case):
+            causes = diagnose(Facts(launch, run))
+            assert [each.text[: len(text or "")] for each in causes] == ([text] if text else [])
+            assert last_line(causes, failed=True) == ""
+
+
 def test_many_consequences_are_counted():
     causes = diagnose(facts(CASES["a code"][0], failures=[LATER] * 9))
     assert causes[0].consequences[3:] == ("and 6 more",)

@@ -17,7 +17,7 @@ from ezpz.fields import replace
 from ezpz.records.launch import LaunchRecord
 from ezpz.register import as_here, read
 from ezpz.tables import hanging
-from ezpz.track.named import launch_named
+from ezpz.track.named import Meant, launch_named, run_without_launch
 from ezpz.track.quantities import duration
 from ezpz.visible import show, visible
 from ezpz.why import Certainty, Facts, diagnose
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
 def _why(options: Namespace) -> int:
     facts = _facts(options.launch)
     _look_at_losses(facts)
-    causes = diagnose(facts)
+    causes = [_with_resume(facts, cause) for cause in diagnose(facts)]
     if options.json:
         show(json.dumps(_as_json(facts, causes), indent=2))
     else:
@@ -69,12 +69,13 @@ def _why(options: Namespace) -> int:
 
 
 def _facts(word: str | None) -> Facts:
-    """Return the facts of the launch that is meant, or of a run without one.
+    """Return the facts of the launch that is meant, or of a run without one, such as the last thing that ran here.
 
     Raises:
         UsageError: There is none, or several are meant.
     """
-    meant = launch_named(word)
+    alone = run_without_launch() if word is None else None
+    meant = launch_named(word) if alone is None else Meant("", str(alone))
     return _of_launch(Path(meant.record), meant.run) if meant.record else _read("", meant.run)
 
 
@@ -114,15 +115,32 @@ def _ask(facts: Facts) -> None:
         facts.launch = replace(facts.launch, state=state, notes=[*facts.launch.notes, note])
 
 
+def _with_resume(facts: Facts, cause: Cause) -> Cause:
+    """Say of a training that the user interrupted how it goes on."""
+    if cause.cause != "interrupted" or not facts.run_folder:
+        return cause
+    from ezpz.track.card import resume_words
+
+    words = dict(resume_words(Path(facts.run_folder), facts.run.argv))
+    if not words:
+        return cause
+    saved = f"its newest checkpoint is {words['checkpoint']}"
+    return replace(cause, consequences=(*cause.consequences, saved), advice=words.get("next", ""))
+
+
 def _look_at_losses(facts: Facts) -> None:
-    """Find what stands out in the losses of a run that had no time for it: one that runs, was killed or exited."""
+    """Count the steps, and find what stands out in the losses, of a run that had no time for it: one that runs, was
+    killed or exited.
+    """
     if not facts.run_folder or "findings" in facts.run.raw:
         return
     try:
         from ezpz.track.curves import curve_findings
         from ezpz.track.run import open_run
+        from ezpz.track.steps import steps_of
 
-        facts.run = facts.run.changed(findings=curve_findings(open_run(facts.run_folder)))
+        run = open_run(facts.run_folder)
+        facts.run = facts.run.changed(findings=curve_findings(run), steps=steps_of(run.table).made)
     except (EzpzError, ImportError, ValueError, TypeError, KeyError):  # no journal, or a damaged one: it says nothing
         return
 

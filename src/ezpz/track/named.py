@@ -380,6 +380,16 @@ def newest_here() -> Path:
     return folder
 
 
+def run_without_launch() -> Path | None:
+    """Return the newest run below outputs/ where no launch started it, and none began after it; None elsewhere."""
+    folder = newest_run(Path(_OUTPUTS)) if Path(_OUTPUTS).is_dir() else None
+    record = RunRecord.read(folder / "run.json") if folder else RunRecord()
+    if folder is None or record.launch_id or record.started_at is None:
+        return None
+    newest = next(recorded(), None)
+    return None if newest is not None and newest.started > record.started_at else folder.absolute()
+
+
 def last_runs(count: int, without: Iterable[Path] = ()) -> list[Path]:
     """Return the runs here that changed last, the newest last.
 

@@ -18,13 +18,32 @@ if TYPE_CHECKING:
     from ezpz.records.launch import Failure
     from ezpz.why.facts import Facts
 
-__all__ = ["ended_by_itself", "left_early", "lost_host"]
+__all__ = ["ended_by_itself", "interrupted", "left_early", "lost_host"]
 
 _RANK_TAG = r"(?m)^\[rank\d+\]: ?"  # torch's, in front of each line of a traceback
 _FRAME = r'  File "(?P<file>[^\n"]+)", line (?P<line>\d+)'
 _LIBRARY = r"[/\\](?:site|dist)-packages[/\\]|/lib(?:64)?/(?:python|pypy)3[.\d]*t?/|^<frozen "
 _SENT = {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}  # nobody's exception
+_BY_CTRL_C = 130  # exit code: 128 + SIGINT
 _SHOWN = 3  # consequences that are named one by one
+
+
+def interrupted(facts: Facts) -> Iterator[Cause]:
+    """The user pressed Ctrl-C, once or more often; how to resume is added where checkpoints can be seen."""
+    launch, run = facts.launch, facts.run
+    if launch.raw:
+        if launch.state != "stopped" or launch.exit_code != _BY_CTRL_C or facts.cause.text:
+            return
+    elif run.state != "stopped" or not run.cause.startswith("SIGINT"):
+        return
+    step = launch.step if run.steps is None else run.steps
+    yield Cause(
+        "interrupted",
+        "You pressed Ctrl-C" + ("" if step is None else f" at step {step}"),
+        Certainty.SEEN,
+        step=step,
+        evidence=("the launch ended with 130: SIGINT",) if launch.raw else (f"the run ended by {run.cause}",),
+    )
 
 
 def left_early(facts: Facts) -> Iterator[Cause]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["diagnose", "last_line", "says_more"]
 
 # What the line of a failure says already, so that nothing is repeated below it.
-_SAID = {"exception", "exit-code", "signal", "host-lost", "launch", "left-early"}
+_SAID = {"exception", "exit-code", "signal", "host-lost", "launch", "left-early", "interrupted"}
 _SAID |= {"out-of-memory", "memory-refused", "out-of-device-memory", "killed-by-signal", "crashed"}
 # Findings that are worth a line below a run that ended well.
 _SPOKEN = {"non-finite-loss", "same-batches"}
@@ -27,6 +27,7 @@ def _rules() -> tuple[Rule, ...]:
     from ezpz.why.machine import MACHINE_RULES
 
     return (
+        ends.interrupted,
         hangs.refused_size,
         hangs.other_model,
         *MACHINE_RULES,

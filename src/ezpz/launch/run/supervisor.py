@@ -110,6 +110,7 @@ class Supervisor:
         self._input: InputPump | None = None  # made when rank 0 wants it
         self._wall = wall
         self._shares_terminal = shares_terminal
+        self.is_interrupted = False
         self._askers = Askers(self.loop, self._asked)
         self._kept: KeptTerm | None = None  # made when one is
         self._keepers: dict[World, str] = {}  # whose ranks it waits for, and the watcher of each that wants that
@@ -316,7 +317,9 @@ class Supervisor:
                 self._reap()
             elif number == signal.SIGTSTP:
                 self._pause()
-            elif not (number == signal.SIGINT and self._shares_terminal):
+            elif number == signal.SIGINT and self._shares_terminal:
+                self.is_interrupted = True
+            else:
                 self._signal(number)
 
     def _pause(self) -> None:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         folder: str
         began: float
         stays: bool
+        is_interrupted: bool  # by a Ctrl-C that the only rank gets by itself
         hosts: Hosts
         loop: Loop
         screen: Screen
@@ -440,6 +441,11 @@ class World:
 
     def blame(self, cause: Failure) -> None:
         """Make this the cause of the end, and stop all."""
+        if self.launch.is_interrupted and cause.rank is not None and cause.code == 128 + signal.SIGINT:
+            self.outcome.failures.clear()  # the user wanted it
+            self.outcome.code, self.outcome.stopped = cause.code, True
+            self.stop(FAILURE_GRACE)
+            return
         self.outcome.cause, self.outcome.code = cause, cause.code
         is_over = bool(self.number) and self._done.issuperset(self.places)
         several = self.hosts.children.alive and self.plan.placement.world_size > 1 and not is_over
