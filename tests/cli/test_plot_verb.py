@@ -184,7 +184,7 @@ def test_ranks_are_drawn_from_their_windows(plot, run):
     add_ranks(run, [[0.1, 0.1], [0.1, 0.3]])
     _, lines, _ = plot(run, "--ranks", "dt")
     assert lines[1].strip() == "dt by rank over steps"
-    assert lines[-1] == "no rank stands out: mean 0.1 to 0.2"  # two steps say nothing
+    assert lines[-1] == "no rank stands out: mean 0.1 (rank 0) to 0.2 (rank 1)"  # two steps say nothing
     assert titles(plot(run, "--ranks", "dt", "lr")[1]) == ["lr"]
     assert plot(run, "--ranks", "loss")[0] == 2
 

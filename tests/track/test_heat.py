@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ezpz.errors import TrackError, UsageError
-from ezpz.track.by_rank import counting_windows, matrix, rank_keys, statistic
+from ezpz.track.by_rank import counting_windows, loss_band, matrix, rank_keys, statistic
 from ezpz.track.distribution import Histogram
 from ezpz.track.table import gather
 from ezpz.track.terminal.strips import draw_histograms, draw_ranks, histogram_keys, strip
@@ -29,6 +29,20 @@ def test_shades_grow_with_the_values():
     lines = strip("dt", ["0", "1"], np.array([[0.0, 1, 2, 3, 4], [4, 4, np.nan, 0, 0]]), np.arange(5.0), Drawing(8))
     expected = ["   dt", "0┤ ░▒▓█│", "1┤██?  │", " └─────┘", "  0 2 4", '" ░▒▓█"', "0 to 4,", '"?"', "nothing"]
     assert [line.rstrip() for line in lines] == expected
+
+
+def test_steps_without_a_metric_are_no_hole():
+    rows = window([0, 1, 2], [[3.0, None, 1.0], [3.0, None, "NaN"]], key="loss")  # an evaluation stands at step 1
+    least = {"min": [3.0, None, 1.0], "mean": [3.0, None, "NaN"], "max": [3.0, None, "NaN"]}
+    rows["m"]["keys"]["loss"] |= least
+    known = matrix([rows], "loss")
+    assert known.steps.tolist() == [0, 2]
+    assert np.isnan(known.values).tolist() == [[False, False], [False, True]]
+    assert [(each.steps.tolist(), np.isnan(each.values).sum()) for each in loss_band([rows])] == [
+        ([0, 2], 0),
+        ([0, 2], 1),
+        ([0, 2], 1),
+    ]
 
 
 def test_steps_that_lack_ranks_are_told():
@@ -60,19 +74,24 @@ def test_a_slow_rank_is_seen_and_named_by_what_was_measured():
     lines = draw_ranks([window(list(range(10)), ranks)], "dt", Drawing(40))
     assert lines[3].startswith("2┤")
     assert set(lines[3][2:-1]) == {" ", "█"}
-    assert [line.rstrip() for line in lines[-2:]] == ["slowest: rank 2, mean 0.15, 1.5 times", "the median of 4 ranks"]
+    few = " ".join(line.strip() for line in lines[-2:])
+    assert few == "no rank stands out: mean 0.1 (rank 0) to 0.15 (rank 2)"  # of so few steps
+    many = list(range(30))
+    ranks = [[0.1] * 30, [0.1] * 30, [0.16] * 30, [0.1] * 30]
+    told = " ".join(draw_ranks([window(many, ranks)], "dt", Drawing(80)))
+    assert "slowest: rank 2, median 0.16, 1.6 times the median of the others" in told
     windows = [
-        window([0, 1], [[9.0, 9.0], [5.0, 5.0]], key="sps"),
+        window(many, [[9.0] * 30, [6.0] * 30], key="sps"),
         window([0, 1], [[1.0, 1.0], [2.0, 2.0]], key="loss"),
     ]
-    assert "slowest: rank 1, mean 5" in " ".join(draw_ranks(windows, "sps", Drawing(80)))
+    assert "slowest: rank 1, median 6, 1.5 times rank 0" in " ".join(draw_ranks(windows, "sps", Drawing(80)))
     assert "highest: rank 1, mean 2" in " ".join(draw_ranks(windows, "loss", Drawing(80)))
 
 
 def test_more_than_16_ranks_share_rows_in_which_the_slowest_counts():
-    ranks = [[0.1, 0.1] for _ in range(40)]
-    ranks[37] = [0.9, 0.9]
-    lines = draw_ranks([window([0, 1], ranks)], "dt", Drawing(60))
+    ranks = [[0.1] * 30 for _ in range(40)]
+    ranks[37] = [0.9] * 30
+    lines = draw_ranks([window(list(range(30)), ranks)], "dt", Drawing(60))
     rows = [line for line in lines if "┤" in line]
     assert len(rows) == 14
     assert [row for row in rows if "█" in row] == [row for row in rows if row.startswith("36-38")]

@@ -118,17 +118,38 @@ def rank_values(row: Row, key: str) -> tuple[Any, Any] | None:
 def matrix(windows: Sequence[Row], key: str) -> Matrix | None:
     """Return one metric of all ranks over all windows, those of a world that changed its size filled up; None without.
 
+    Steps at which no rank has recorded it are left out.
+
     Raises:
         TrackError: As `rank_values`.
     """
     import numpy as np
 
-    parts = [part for row in windows if (part := rank_values(row, key)) is not None]
+    parts = []
+    for row in windows:
+        part = rank_values(row, key)
+        if part is not None:
+            there = _recorded(row, key)
+            parts.append(part if there.all() or len(there) != len(part[0]) else (part[0][there], part[1][:, there]))
     if not parts:
         return None
     world = max(len(values) for _, values in parts)
     full = [np.pad(v, ((0, world - len(v)), (0, 0)), constant_values=np.nan) for _, v in parts]
     return Matrix(key, np.concatenate([steps for steps, _ in parts]), np.concatenate(full, axis=1))
+
+
+def _recorded(row: Row, key: str) -> Any:
+    """Return at which steps of a record some rank has recorded a metric: a mask of shape (steps,).
+
+    It tells a loss that is NaN from none at all, as at the step of an evaluation.
+    """
+    import numpy as np
+
+    entry, length = row["m"]["keys"].get(key), len(row["m"]["steps"])
+    least = entry.get("min") if isinstance(entry, dict) else None
+    if not isinstance(least, list) or len(least) != length:
+        return np.ones(length, dtype=bool)
+    return np.array([value is not None for value in least])
 
 
 def statistic(row: Row, key: str, part: str) -> Any:
@@ -290,8 +311,16 @@ def loss_band(windows: Sequence[Row]) -> list[Series]:
     there = [row for row in windows if key is not None and isinstance(row["m"]["keys"].get(key), dict)]
     if key is None or not there:
         return []
-    x = np.concatenate([np.array(row["m"]["steps"], dtype=np.float64) for row in there])
+    masks = [_recorded(row, key) for row in there]
+    x = np.concatenate(
+        [np.array(r["m"]["steps"], dtype=np.float64)[mask] for r, mask in zip(there, masks, strict=True)]
+    )
     return [
-        Series(key, x, np.concatenate([statistic(row, key, part) for row in there]), f"{key} ({part} of ranks)")
+        Series(
+            key,
+            x,
+            np.concatenate([statistic(row, key, part)[mask] for row, mask in zip(there, masks, strict=True)]),
+            f"{key} ({part} of ranks)",
+        )
         for part in ("min", "mean", "max")
     ]

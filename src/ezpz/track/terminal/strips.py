@@ -193,7 +193,8 @@ def _extreme(known: Matrix, whole: Matrix | None) -> str:
         return f"highest: rank {rank}, mean {means[rank]:.6g}; median of {len(means)} ranks: {np.nanmedian(means):.6g}"
     found = slowest(known, whole)
     if found is None:
-        return f"no rank stands out: mean {np.nanmin(means):.6g} to {np.nanmax(means):.6g}"
+        ends = (f"{means[rank]:.6g} (rank {rank})" for rank in (int(np.nanargmin(means)), int(np.nanargmax(means))))
+        return f"no rank stands out: mean {' to '.join(ends)}"
     return f"slowest: rank {found.rank}, median {found.value:.6g}, {found.times:.3g} times {found.others}"
 
 
