@@ -51,6 +51,13 @@ def test_a_wandb_run_that_went_on_in_a_second_folder_is_one_run_of_two_attempts(
     assert run.facts["versions"] == {"wandb": "0.31.0", "torch": "2.13.0"}
 
 
+def test_wandbs_link_to_the_latest_run_is_that_run(tmp_path):
+    (tmp_path / "offline-run-1-abc123").mkdir()
+    shutil.copy(WANDB, tmp_path / "offline-run-1-abc123" / "run-abc123.wandb")
+    (tmp_path / "latest-run").symlink_to("offline-run-1-abc123")
+    assert open_foreign(tmp_path / "latest-run").table.steps == open_foreign(tmp_path).table.steps == [0, 10, 20]
+
+
 def test_two_wandb_runs_are_not_one(tmp_path):
     for name in ("abc123", "def456"):
         (tmp_path / f"offline-run-1-{name}").mkdir()

@@ -69,7 +69,8 @@ def find_wandb(place: Path) -> list[Path]:
         with open(place, "rb", opener=open_regular) as file:  # Path.open has no opener
             return [place] if place.suffix == ".wandb" or file.read(4) == b":W&B" else []
     for pattern in ("run-*.wandb", "*run-*/run-*.wandb", "wandb/*run-*/run-*.wandb"):
-        files = sorted(file for file in place.glob(pattern) if not file.parent.is_symlink())
+        found = place.glob(pattern)  # without those behind wandb's latest-run, unless the user has named that
+        files = sorted(file for file in found if file.parent == place or not file.parent.is_symlink())
         if len({file.name for file in files}) > 1:
             names = ", ".join(file.parent.name for file in files[:3])
             raise UsageError(
