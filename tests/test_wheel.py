@@ -162,6 +162,14 @@ def test_uv_installs_both_programs_as_a_tool(source, wheel, place, tmp_path):
     assert run("ezpz", "--version").stdout == f"ezpz {ezpz.__version__}\n"
     assert run("launch", "-n", "2", "--flavour", "local", "echo", "up").stdout == "up\nup\n"
     assert run("ezpz", "completion", "bash").stdout.startswith("# Completion of `ezpz`")
+    # Ranks run the Python of the project, and not that of the tool, which has no torch.
+    run(sys.executable, "-m", "venv", "--without-pip", "project")
+    (tmp_path / "train.py").write_text("import sys; print(sys.prefix)")
+    env["PATH"] = f"{tmp_path}/project/bin:{path}"
+    for words in (["train.py"], ["-m", "train"], ["--nproc_per_node=1", "train.py"], ["python3", "train.py"]):
+        assert run("launch", "-n", "1", "--flavour", "local", *words).stdout == f"{tmp_path}/project\n"
+    done = run("ezpz", "test")
+    assert (done.returncode, "project/bin/python3 has no ezpz and torch" in done.stderr) == (2, True), done.stderr
     # Where another ezpz comes first on PATH, doctor says so.
     other = tmp_path / "other"
     other.mkdir()

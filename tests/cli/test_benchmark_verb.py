@@ -53,6 +53,8 @@ REFUSED = [
     (["--ppn", "3", "-n", "7"], "cannot place 7 ranks (from -n)"),
     (["--max-iters", "0"], "'0' is not a whole number of at least 1"),
     (["--log-dir", "x"], "--log-dir would be written by one trainer after another"),
+    (["--nosuch"], "unknown option --nosuch (from the command line); expected --run, --preset, --max-iters, --outdir,"),
+    (["--max-iter=3"], "or one of launch. Did you mean --max-iters? Options of the trainers stand behind --"),
     (["--json"], "--json is no more; `ezpz runs DIR --json` prints"),
     (["--epochs=3"], "--epochs is no more; `ezpz benchmark --run fsdp -- --epochs=N`"),
 ]  # fmt: skip

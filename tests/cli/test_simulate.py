@@ -49,10 +49,10 @@ def test_a_mistyped_line_is_one_line_and_starts_nothing(in_process, subtests):
 
 
 @pytest.mark.parametrize(
-    ("program", "code", "hint"), [("nowhere.py", 127, "python3 nowhere.py"), ("here.py", 126, "python3")]
+    ("program", "code", "hint"), [("nowhere.py", 127, "no such file"), ("here.sh", 126, "bash ./here.sh")]
 )
-def test_a_script_without_python_is_told_how_to_start(run_cli, tmp_path, program, code, hint):
-    (tmp_path / "here.py").write_text("")
+def test_a_script_that_cannot_be_started_is_told_how(run_cli, tmp_path, program, code, hint):
+    (tmp_path / "here.sh").write_text("")
     done = run_cli([*SIMULATE, "-n", "4", f"./{program}" if code == 126 else program])
     assert (done.returncode, len(done.stderr.splitlines())) == (code, 1)
     assert hint in done.stderr

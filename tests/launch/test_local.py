@@ -186,16 +186,36 @@ def test_a_pasted_dry_run_starts_the_same_ranks(launch, run_cli, clean_env):
         assert all(set(CONTRACT) <= environ.keys() and not outer.keys() & environ.keys() for environ, _, _, _ in ranks)
 
 
-def test_a_bare_launch_prints_the_line_and_starts_nothing(launch):
-    done = launch()
+def test_a_bare_launch_prints_its_help_and_with_options_alone_the_line(launch, run_cli, clean_env):
+    """`launch $COMMAND` with an empty variable is no success: what it prints goes to stderr, with the code 2."""
+    for done in (launch(), run_cli([sys.executable, "-m", "ezpz", "launch"], clean_env)):
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == launch("--help").stdout
+    done = launch("-n", "1")
     assert (done.returncode, done.stderr) == (0, "")
     assert "RANK=0" in done.stdout
     assert "COMMAND" in done.stdout
 
 
+def test_a_file_of_python_is_run_by_python(launch, tmp_path, subtests):
+    show = "import os, sys; print(os.environ['RANK'], sys.argv)\n"
+    (tmp_path / "ddp.py").write_text(show)
+    lab.program(tmp_path / "bits.py", show)  # as every file of some file systems
+    lab.program(tmp_path / "own.py", "#!/bin/sh\necho own $RANK\n")
+    for words, said in [
+        ("ddp.py a", "0 ['ddp.py', 'a']\n"),
+        ("./ddp.py", "0 ['./ddp.py']\n"),
+        ("./bits.py", "0 ['./bits.py']\n"),
+        ("./own.py", "own 0\n"),
+    ]:
+        with subtests.test(words):
+            done = launch("-n", "1", *words.split())
+            assert (done.returncode, done.stdout) == (0, said), done.stderr
+
+
 @pytest.mark.slow
 def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, subtests):
-    (tmp_path / "plain.py").write_text("x")
+    (tmp_path / "plain.sh").write_text("true")
     lab.program(tmp_path / "broken", "#!/no/such/interpreter\n")
     lab.program(tmp_path / "job.sh", "#!/bin/bash\n#SBATCH --nodes=2\nlaunch true\n")
     (tmp_path / "hosts").write_text("n01\nn02\n")
@@ -205,8 +225,18 @@ def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, subtest
         (["-n", "two", "true"], 2, "'two' is not a whole number"),
         (["--hostfile", "/no/such", "true"], 2, "cannot read the host file /no/such"),
         (["no-such-program"], 127, "no-such-program (from the command line): it is not found on PATH"),
-        (["./plain.py"], 126, "not executable; expected a program. Try `launch python3 ./plain.py`."),
+        (["missing.py"], 127, "missing.py (from the command line): there is no such file"),
+        (["plain.sh"], 127, "it is not found on PATH; expected a program. Write `launch bash plain.sh`."),
+        (["./plain.sh"], 126, "it is not executable; expected a program. Write `launch bash ./plain.sh`."),
+        (["broken"], 127, "it is not found on PATH; expected a program. Write `launch ./broken`."),
+        (["job.sh"], 2, "job.sh as the command (from the command line) is a job file"),
         (["mpiexec", "-np", "2", "true"], 2, "mpiexec as the command (from the command line) starts ranks itself"),
+        *(
+            ([f"{name}", "-np", "2", "true"], 2, f"{name} as the command (from the command line) starts ranks itself")
+            for name in ("mpiexec.mpich", "mpirun.openmpi", "mpiexec.hydra", "orterun", "prterun", "ibrun")
+        ),
+        (["-n", "1", "a", ":", "-n", "1", "b"], 2, "a `:` with options behind it (from the command line) parts"),
+        (["mpiexec", "-n", "1", "a", ":", "-n", "1", "b"], 2, "Write `launch [options] COMMAND`."),
         (["--dry-run", "srun", "-n2", "true"], 2, "expected the program alone. Write `launch -n2 true`."),
         (["./job.sh"], 2, "./job.sh as the command (from the command line) is a job file (#SBATCH in line 2), which"),
         (["bash", "job.sh"], 2, "or write `launch COMMAND`; `launch env bash job.sh` runs it all the same."),

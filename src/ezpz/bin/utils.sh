@@ -1949,7 +1949,7 @@ function ezpz__takes {
   return 1
 }
 
-# launch [OPTION…] [--] COMMAND…: starts COMMAND on every rank; alone, it prints the line that it would run.
+# launch [OPTION…] [--] COMMAND…: starts COMMAND on every rank; alone, it prints its help, and returns 2.
 function launch {
   if [ -n "${ZSH_VERSION:-}" ]; then emulate -L sh; fi
   local IFS=$' \t\n'
@@ -1961,8 +1961,9 @@ function launch {
     ezpz__err 125 "cannot launch: ezpz is not importable by python3 and DIST_LAUNCH is empty; expected one of them." \
       "Call: ezpz_setup_env" || return
   if [ "$#" = 0 ]; then
-    printf '%s\n' "$DIST_LAUNCH"
-    return
+    printf '%s\n' 'usage: launch COMMAND [ARG ...]' '' "Runs: $DIST_LAUNCH COMMAND [ARG ...]" \
+      '(from DIST_LAUNCH; with ezpz in this environment, launch has options: ezpz_setup_env)' >&2
+    return 2
   fi
   # A subshell, so that noglob stays inside: job ids such as 4[2] are in file names. The prefix is split into words.
   # shellcheck disable=SC2086

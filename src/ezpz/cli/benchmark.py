@@ -14,6 +14,7 @@ from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with
 from ezpz.fields import Record
 from ezpz.interpreter import module_line
 from ezpz.launch.options import count, word
+from ezpz.launch.python_of_ranks import module_line_of_ranks
 from ezpz.tables import hanging
 from ezpz.visible import show
 
@@ -35,7 +36,7 @@ class Trainer(Record):
 
     def command_line(self, folder: Path, preset: str, options: Namespace) -> list[str]:
         """Return what launches it; words after ``--`` come last, so they count."""
-        words = [*module_line("ezpz.launch"), *options.launch, "--", *module_line(self.module)]
+        words = [*module_line("ezpz.launch"), *options.launch, "--", *module_line_of_ranks(self.module, os.environ)]
         words += [*self.presets[preset], f"--outdir={folder}", "--no-plots"]
         words += [f"{self.steps}={options.max_iters}"] if self.steps and options.max_iters else []
         return [*words, *options.more]
@@ -111,7 +112,7 @@ def _listing() -> str:
 
 def _parse(argv: Sequence[str]) -> Namespace:
     """Read our options; what is left before ``--`` belongs to launch, what is behind it to the trainers."""
-    from ezpz.launch.options import parse
+    from ezpz.launch.options import OPTIONS, UnknownOptionError, parse
 
     words = list(argv)
     own = words[: words.index("--")] if "--" in words else words
@@ -124,7 +125,15 @@ def _parse(argv: Sequence[str]) -> Namespace:
     if refused:
         raise UsageError(f"{refused} {_REFUSED[refused]} (from the command line). Leave it out.")
     options.launch, options.more = rest, words[len(own) + 1 :]
-    options.requests = parse([*options.launch, "true"], os.environ)
+    try:
+        options.requests = parse([*options.launch, "true"], os.environ)
+    except UnknownOptionError as error:
+        names = [names[0] for names, _ in _OPTIONS]
+        hint = did_you_mean(error.word.partition("=")[0], [*names, *(name for row, _ in OPTIONS for name in row)])
+        raise UsageError(
+            f"unknown option {error.word} (from the command line); expected {', '.join(names)}, or one of launch."
+            f"{hint} Options of the trainers stand behind --: `ezpz benchmark -- {error.word}`."
+        ) from None
     if options.requests.command != ("true",):
         stray = options.requests.command[0]
         hint = f"`--run {stray}`" if stray in TRAINERS else "`ezpz benchmark --help`"

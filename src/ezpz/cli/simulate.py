@@ -16,7 +16,7 @@ from ezpz.dist.simulate.rank import RUN_ID
 from ezpz.errors import UsageError
 from ezpz.fields import Record
 from ezpz.files import read_object
-from ezpz.launch.command import why_missing
+from ezpz.launch.command import why_missing, with_python
 from ezpz.launch.contract import rank_variables, started_here
 from ezpz.launch.options import count, devices, duration
 from ezpz.ranks import Ranks
@@ -143,6 +143,7 @@ def _check_device(world: World, *, data: bool) -> None:
 
 
 def _simulate(options: Namespace, world: World) -> int:
+    options.command = with_python(options.command, os.environ)
     missing = _missing(options.command[0])
     if missing:
         return missing

@@ -10,7 +10,7 @@ import json
 import os
 
 from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with
-from ezpz.interpreter import module_line
+from ezpz.launch.python_of_ranks import module_line_of_ranks
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -38,7 +38,11 @@ def main(argv: Sequence[str]) -> int:
         parse_args(["--help"])
     from ezpz.launch.entry import main as launch
 
-    return launch(["--", *module_line("ezpz.test_dist"), *argv])
+    try:
+        line = module_line_of_ranks("ezpz.test_dist", os.environ)
+    except EzpzError as error:
+        return end_with(error)
+    return launch(["--", *line, *argv])
 
 
 def main_configured(words: Sequence[str]) -> int:

@@ -40,7 +40,7 @@ from ezpz.cluster.site import load, recognise
 from ezpz.errors import EzpzError, MachineError, UsageError, end_with, nearest
 from ezpz.fields import Record
 from ezpz.files import find_program, make_closed_folder, write_whole
-from ezpz.launch.command import refuse_other_launchers, why_missing
+from ezpz.launch.command import refuse_other_launchers, why_missing, with_python
 from ezpz.launch.options import parse
 from ezpz.visible import show
 
@@ -356,7 +356,7 @@ def _refuse_own_options(program: list[str], of_launch: list[str], front: list[st
     if not moved:
         return
     ours, whole = ["ezpz", "submit", *front], [*of_launch, *program]
-    missing = _why_missing(program[0], None)
+    missing = _why_missing(_program(program)[0], None)
     if missing:
         raise UsageError(f"{missing} Write `{shlex.join([*ours, *moved, '--'])} COMMAND`.")
     raise UsageError(
@@ -376,8 +376,9 @@ def _script(program: Sequence[str]) -> str:
 
 
 def _program(words: Sequence[str]) -> list[str]:
-    """Return the program and its words behind the options of launch."""
-    return list(parse(list(words), {}).command) if words[0].startswith("-") else list(words)
+    """Return the program and its words behind the options of launch, as `launch` starts them."""
+    command = parse(list(words), {}).command if words[0].startswith("-") else words
+    return with_python(command, os.environ)
 
 
 def _why_missing(program: str, venv: str | None) -> str:

@@ -8,23 +8,26 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from ezpz.errors import EzpzError, UsageError
-from ezpz.files import open_regular, why_not_run
+from ezpz.files import find_program, open_regular, why_not_run
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-_LAUNCHERS = r"mpiexec(\.hydra)?|mpirun|orterun|prterun|srun|aprun"
+# Debian's alternatives have the name of their MPI behind a dot: mpiexec.mpich, mpirun.openmpi.
+_LAUNCHERS = r"(mpiexec|mpirun)(\.(hydra|mpich|openmpi))?|orterun|prterun|srun|aprun|jsrun|ibrun"
+# Words behind which mpiexec and srun begin the options of their next program: ``a : -n 1 b``.
+_NEXT_PROGRAM = r"--?(n|np|N|ntasks|host|hosts|H|w|c|wdir|x|env|genv|het-group|bind-to|map-by)(=.*)?|-n[0-9]+"
 _QUEUEING = ("sbatch", "salloc", "qsub")
 _SHELLS = ("bash", "sh", "zsh")
 _HEAD = 16384  # bytes
 
 
 def refuse_other_launchers(command: Sequence[str], typed: str) -> None:
-    """Refuse a command that starts ranks or queues jobs itself: each rank would do so.
+    """Refuse a command that starts ranks or queues jobs itself, as each rank would, or that is several programs.
 
     Args:
         command: The program and its words.
@@ -44,12 +47,27 @@ def refuse_other_launchers(command: Sequence[str], typed: str) -> None:
             f"{program} as the command (from the command line) queues jobs, and every rank would queue one; expected "
             f"the program alone. Run `{shlex.join([program, *command[1:]])}` itself, or write `{typed} COMMAND`."
         )
+    if _several_programs(command):
+        raise UsageError(
+            "a `:` with options behind it (from the command line) parts programs for mpiexec and srun, but all ranks "
+            f"run one command; expected one. Write `{typed} bash -c 'if [ $RANK = 0 ]; then exec FIRST; else exec "
+            f"SECOND; fi'`; `{typed} env COMMAND` runs it as it is."
+        )
     words = command[1:] if program in _SHELLS else command[:1]
     file = next((word for word in words if not word.startswith("-")), "")
     if any(re.fullmatch("-[a-zA-Z]*[cs][a-zA-Z]*", word) for word in words[: words.index(file) if file else 0]):
         return  # a text, or what comes through stdin: no file
     if not file.endswith(".py") and ("/" in file or "." in file or program in _SHELLS):
-        _refuse_job_file(file, typed, command)
+        # A program is looked for on PATH, as in a shell; one that is not there may be meant as a file of this folder.
+        _refuse_job_file((find_program(file) if file == command[0] else "") or file, typed, command)
+
+
+def _several_programs(command: Sequence[str]) -> bool:
+    """Tell whether a command holds the ``: -n 1`` of mpiexec; behind ``env`` it is the program's own."""
+    if not command or os.path.basename(command[0]) == "env":
+        return False
+    pairs = pairwise(command[1:])
+    return any(word == ":" and re.fullmatch(_NEXT_PROGRAM, behind) for word, behind in pairs)
 
 
 def _instead(words: Sequence[str], typed: str) -> str:
@@ -57,24 +75,52 @@ def _instead(words: Sequence[str], typed: str) -> str:
     from ezpz.launch.options import parse
 
     try:
-        understood = not {"-h", "--help"} & set(words) and bool(parse(words, {}).command)  # they print a page
+        command = () if {"-h", "--help"} & set(words) else parse(words, {}).command  # they print a page
+        understood = bool(command) and not _several_programs(command)
     except EzpzError:
         understood = False
     return f"Write `{typed} {shlex.join(words) if understood else '[options] COMMAND'}`."
 
 
-def _refuse_job_file(path: str, typed: str, given: Sequence[str]) -> None:
-    from ezpz.cluster.job_handler import handlers
+def with_python(command: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return a command that begins with a file of Python, as torchrun takes it, with the Python in front that runs it.
 
-    if not os.path.isfile(path):  # of a pipe, ranks would miss what is read here
-        return
+    Not so one that a shell would start: it may be executed, is named by a path or found on PATH, and its first line
+    says what runs it.
+
+    Args:
+        command: The program and its words.
+        environ: Tells which Python (`ezpz.interpreter.python_of_ranks`).
+    """
+    if not command or not command[0].endswith(".py") or not os.path.isfile(command[0]):
+        return list(command)
+    program = find_program(command[0])
+    starts_itself = bool(program) and _head_of(program).startswith("#!")
+    if starts_itself:
+        return list(command)
+    from ezpz.launch.python_of_ranks import python_of_ranks
+
+    return [python_of_ranks(environ), *command]
+
+
+def _head_of(path: str) -> str:
+    """Return the beginning of a regular file; empty where it cannot be read, and of a pipe: ranks would miss it."""
+    if not os.path.isfile(path):
+        return ""
     try:
         with open(path, encoding="utf-8", errors="replace", opener=open_regular) as file:
-            lines = file.read(_HEAD).splitlines()
+            return file.read(_HEAD)
     except (OSError, ValueError):  # ValueError: a NUL in the name
-        return
+        return ""
+
+
+def _refuse_job_file(path: str, typed: str, given: Sequence[str]) -> None:
     # A scheduler reads no further than the first command, behind which such lines may be text of a script's own.
-    head = list(takewhile(lambda line: line.lstrip()[:1] in {"", "#"}, lines))
+    head = list(takewhile(lambda line: line.lstrip()[:1] in {"", "#"}, _head_of(path).splitlines()))
+    if not head:
+        return
+    from ezpz.cluster.job_handler import handlers
+
     for one in handlers():
         script = one.script
         number = next((number for number, line in enumerate(head, 1) if line.startswith(f"{script.mark} ")), 0)
@@ -96,5 +142,11 @@ def why_missing(program: str, typed: str) -> tuple[str, int]:
     reason, code = why_not_run(program)
     if not code:
         return "", 0
-    hint = f" Try `{typed} python3 {program}`." if program.endswith(".py") else ""
+    hint, is_file = "", os.path.isfile(program)
+    if program.endswith(".py") and not is_file:
+        reason = "there is no such file"
+    elif is_file and program.endswith(".sh"):
+        hint = f" Write `{typed} bash {program}`."
+    elif is_file and os.access(program, os.X_OK):
+        hint = f" Write `{typed} {os.path.join(os.curdir, program)}`."
     return f"cannot run {program} (from the command line): {reason}; expected a program.{hint}", code

@@ -14,13 +14,13 @@ import time
 from functools import partial
 
 from ezpz.broken_pipe import ending_with_the_reader
-from ezpz.errors import EzpzError, MachineError, end_with
+from ezpz.errors import EzpzError, MachineError, UsageError, end_with
 from ezpz.files import private_folder
 from ezpz.interpreter import open_standard_files
 from ezpz.interrupt import FOR_RANKS, Deferring, Raising, end_now
-from ezpz.launch.command import refuse_other_launchers, why_missing
+from ezpz.launch.command import refuse_other_launchers, why_missing, with_python
 from ezpz.launch.limits import shortage
-from ezpz.launch.options import LaunchOptions, parse
+from ezpz.launch.options import LaunchOptions, parse, print_help
 from ezpz.launch.session import Session, say
 from ezpz.visible import show
 
@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _open_standard_files()
         with Raising(), Deferring(FOR_RANKS):  # these wait for the supervisor
-            options = sys.argv[1:] if argv is None else argv
-            return ending_with_the_reader(lambda: _launch(parse(options, os.environ)))
+            words = sys.argv[1:] if argv is None else argv
+            return ending_with_the_reader(lambda: _launch(_read(words)) if words else _show_help())
     except EzpzError as error:
         return end_with(error)
     except Exception as error:  # noqa: BLE001  # whatever it is, it has killed the ranks, and one line reports it
@@ -80,6 +80,17 @@ def _refuse_removed_folder() -> None:
             f"the working folder {os.environ.get('PWD', '')} was removed: {error.strerror} (from the shell); "
             "expected one that is there. `cd` to another."
         ) from None
+
+
+def _read(words: Sequence[str]) -> LaunchOptions:
+    options = parse(words, os.environ)
+    return LaunchOptions(**{**vars(options), "command": tuple(with_python(options.command, os.environ))})
+
+
+def _show_help() -> int:
+    """Print the help for a bare ``launch``; a script whose ``launch $COMMAND`` was empty shall not go on as if done."""
+    print_help(sys.stderr)
+    return UsageError.exit_code
 
 
 def _launch(options: LaunchOptions) -> int:

@@ -18,7 +18,7 @@ from ezpz.ranks import CONTRACT
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, TextIO
 
     from ezpz.launch.words import Word
 
@@ -34,6 +34,21 @@ def _argument_error() -> type[Exception]:
 
 def _refused(reason: str) -> Exception:
     return _argument_error()(reason)
+
+
+class UnknownOptionError(UsageError):
+    """A word is no option of launch, nor of another launcher.
+
+    Attributes:
+        word: It, as it was given.
+    """
+
+    def __init__(self, word: str, names: Sequence[str]) -> None:
+        self.word = word
+        near = next(iter(nearest(word.split("=", 1)[0], names)), "")
+        hint = f" Did you mean {near}?" if near else ""
+        after = f"Options of the command come after it: `launch [options] COMMAND {word}`."
+        super().__init__(f"unknown option {word} (from the command line).{hint} {after}")
 
 
 _MOST = 999_999_999
@@ -537,10 +552,11 @@ def _read(argv: list[str], environ: Mapping[str, str]) -> tuple[dict[str, Any], 
             names, option = options[known.ours]
             _take(given, names, option, known.value, word.partition("=")[0])
     command = argv[index + (argv[index : index + 1] == ["--"]) :]
-    if "module" in given:
-        command = [sys.executable, "-m", given.pop("module"), *argv[index:]]
-    elif of_python and command and command[0].endswith(".py"):
-        command = [sys.executable, *command]
+    if "module" in given or (of_python and command and command[0].endswith(".py")):
+        from ezpz.launch.python_of_ranks import python_of_ranks
+
+        python = python_of_ranks(environ)
+        command = [python, "-m", given.pop("module"), *argv[index:]] if "module" in given else [python, *command]
     return given, command, notes
 
 
@@ -560,7 +576,8 @@ def _take(
         if value is not None:
             raise _wrong(names, f"ignored explicit argument {value!r}")
         if option["action"] == "help":
-            _help()
+            print_help(sys.stdout)
+            raise SystemExit(0)
         given[option["dest"]] = True
         return
     if value is None or value == "--":
@@ -576,7 +593,7 @@ def _for_launcher(argv: list[str], names: list[str]) -> Word:
     """Return an option that nothing here knows as one for the launcher, where ``--`` shows that it is no command's.
 
     Raises:
-        UsageError: Nothing says whose it is, or it is spelled like one of ours.
+        UnknownOptionError: Nothing says whose it is, or it is spelled like one of ours.
     """
     from ezpz.launch.words import Word
 
@@ -584,7 +601,7 @@ def _for_launcher(argv: list[str], names: list[str]) -> Word:
     own = argv[:1] if equals or len(argv) < 2 or argv[1].startswith("-") else argv[:2]
     behind = argv[len(own) : len(own) + 1]
     if "--" not in argv or (behind and not behind[0].startswith("-")) or nearest(name, names, cutoff=0.8):
-        raise UsageError(_unknown(argv[0], names))
+        raise UnknownOptionError(argv[0], names)
     shown = shlex.join(own)
     return Word("--launcher-args", shown, len(own), f"{shown} is passed on to the launcher, as `--launcher-args` would")
 
@@ -611,19 +628,8 @@ def _wrong(names: tuple[str, ...], reason: str) -> UsageError:
     )
 
 
-def _unknown(word: str, names: list[str]) -> str:
-    near = next(iter(nearest(word.split("=", 1)[0], names)), "")
-    hint = f" Did you mean {near}?" if near else ""
-    after = f"Options of the command come after it: `launch [options] COMMAND {word}`."
-    return f"unknown option {word} (from the command line).{hint} {after}"
-
-
-def _help() -> NoReturn:
-    """Print the help that `OPTIONS` make.
-
-    Raises:
-        SystemExit: Always, with 0.
-    """
+def print_help(stream: TextIO) -> None:
+    """Print the help that `OPTIONS` make."""
     from ezpz.cli_parser import Parser  # argparse: 10 ms
 
     usage, description = (
@@ -631,5 +637,4 @@ def _help() -> NoReturn:
         "Start COMMAND once per rank, on every host and device of the job.",
     )
     options = [row for row in OPTIONS if row[1].get("action") != "help"]  # the parser has its own
-    Parser("launch", description, options=options, usage=usage, epilog=_EPILOG).print_help()
-    raise SystemExit(0)
+    Parser("launch", description, options=options, usage=usage, epilog=_EPILOG).print_help(stream)
