@@ -272,6 +272,7 @@ def test_options_behind_a_command_are_refused_with_both_ways_to_write_them(place
     "line",
     [
         "-- python3 train.py --dry-run -q x",
+        "-- train.py --lr 1",
         "python3 -O train.py -A --lr 1 -q",
         "bash -e train.py -- --name x",
     ],
@@ -289,7 +290,8 @@ NO_PROGRAMS = [
         "ezpz: cannot run job.sh (from the command line): it is not found on PATH; expected a program.",
     ),
     ("./plain --x", "ezpz: cannot run ./plain (from the command line): it is not executable; expected a program."),
-    ("train.py", "expected a program. Try `ezpz submit … -- python3 train.py`."),
+    ("other.py", "ezpz: cannot run other.py (from the command line): there is no such file"),
+    ("plain.sh", "expected a program. Write `ezpz submit … -- bash plain.sh`."),
     (
         "mpiexec -n 2 -ppn 1 python3 train.py",
         (
@@ -316,7 +318,8 @@ NO_PROGRAMS = [
 
 def test_a_command_that_launch_refuses_is_refused(place, fake, refuses, capsys):
     kept = fake("slurm")
-    (place / "plain").write_text("#!/bin/sh\n")
+    for name in ("plain", "plain.sh"):
+        (place / name).write_text("#!/bin/sh\n")
     for name, mark in (("queued.sh", "SBATCH"), ("queued.pbs", "PBS")):
         (place / name).write_text(f"#!/bin/bash\n#{mark} -N 2\nlaunch true\n")
     refuses(main, [(["--time", "1h", "--", *line.split()], said) for line, said in NO_PROGRAMS])
@@ -386,6 +389,7 @@ WORDS = [
     ("pbs", "-l filesystems=home:eagle -l nodes=3:ppn=4", "-l filesystems=home:eagle|-l select=3"),
     ("pbs", "-q debug -p 10 -W block=true", "-q debug|-p 10|-W block=true"),
     ("slurm", "--hold --comment='two words'", "--hold --comment='two_words'"),
+    ("slurm", "-H -Q --quiet --nodes=2-2", "--hold --nodes=2"),
 ]
 
 
@@ -417,7 +421,10 @@ ANSWERED = [
     ("-k python3", "Leave it out, or write `-O=--no-kill`."),
     ("--wait", "a job is queued, and not waited for: `ezpz status` tells its state."),
     ("-N", "ezpz: -N needs a value (from the command line); expected `-N VALUE`."),
-    ("-N 1-4", "ezpz: --nhosts: '1-4' is no whole number from 1 on"),
+    ("-N 1-4", "ezpz: -N 1-4 (from the command line) is a range of hosts"),
+    ("--nodes=2-4", "expected one number. Write `--nhosts 4`."),
+    ("--nodes some", "ezpz: --nhosts: 'some' is no whole number from 1 on"),
+    ("--parsable", "write `--json`, which prints the file and the ids for programs."),
     (
         "--attempts 3",
         "ezpz: --attempts (from the command line) is an option of launch; expected those of `ezpz submit`",

@@ -5,6 +5,8 @@ import os
 import re
 import shlex
 import sys
+import venv
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,10 @@ from ezpz.errors import UsageError
 from ezpz.launch import words
 from ezpz.launch.binding import chosen_cpus
 from ezpz.launch.options import OPTIONS, LaunchOptions, parse
+from lab import process as lab
 from lab.shown import SHOW_CPUS
+
+SOURCE = Path(words.__file__).parents[2]
 
 SHOW_ENV = "import json, os; print(json.dumps([os.environ.get(name) for name in ('RANK', 'A', 'B')]))"
 
@@ -35,12 +40,13 @@ def test_a_word_of_the_same_meaning_is_ours(subtests):
         ({"ranks": 2}, "--nproc 2 | --nprocs=2 | --ntasks 2 | --world_size 2 | --world-size=2 | --num_processes 2"),
         ({"ranks": 2}, "--n 2"),
         ({"per_host": 2}, "--nproc_per_node 2 | --nproc-per-node=2 | --ntasks-per-node=2 | -perhost 2 | -npernode 2"),
-        ({"nhosts": 2}, "--nnodes 2 | --nnodes=2:2 | --nodes 2 | -nh 2 | --nhost 2 | --num_machines 2"),
+        ({"nhosts": 2}, "--nnodes 2 | --nnodes=2:2 | --nodes 2 | --nodes=2-2 | -nh 2 | --nhost 2 | --num_machines 2"),
         ({"devices_per_host": 2}, "--gpus-per-node=2"),
         ({"devices": ("0", "1")}, "--gpu_ids 0,1"),
         ({"hosts": ("n01", "n02")}, "-H n01,n02 | -hosts n01,n02 | --nodelist n[01-02]"),
         ({"hostfile": "file"}, "-f file | -hostfile file | --machinefile file | --host-file file"),
         ({"label": True}, "-l | --tag-output"),
+        ({"devices_per_host": 0}, "--cpu | --use_cpu"),
         ({"oversubscribe": True}, "--overcommit"),
         ({"exit_timeout": 30}, "-W 30"),
         ({"exit_timeout": None}, "--wait=0"),
@@ -79,6 +85,10 @@ def test_a_word_for_what_is_done_anyway_is_a_note(subtests):
         ("--export=ALL", "--export=ALL is not needed"),
         ("--kill-on-bad-exit=1", "--kill-on-bad-exit is not needed"),
         ("--tee 3", "--tee 3 is not needed"),
+        ("--signals-to-handle SIGUSR1", "--signals-to-handle SIGUSR1 is not needed: SIGTERM, SIGINT, SIGHUP, SIGUSR1"),
+        ("--event_log_handler null", "--event_log_handler null is not needed"),
+        ("--numa-binding node", "--numa-binding node is taken as --cpu-bind numa"),
+        ("--quiet", "--quiet is not needed"),
         ("--max-restarts 0", "--max-restarts 0 is not needed: nothing is started again without --attempts"),
         ("--job-name test --", "--job-name test is not needed: the job has its name"),
         ("-J test", "-J test is not needed"),
@@ -103,6 +113,15 @@ def test_a_word_of_another_meaning_says_so_and_what_to_write(subtests):
         ("-N 2", ("-N", "hosts to srun", "--nhosts or --ppn")),
         ("--time 10", ("--time", "minutes to srun", "--timeout")),
         ("--nnodes 1:4", ("--nnodes 1:4", "range of hosts", "--nhosts 4")),
+        ("--nodes=2-4", ("--nodes 2-4", "range of hosts", "--nhosts 4")),
+        ("--numa-binding=core-complex", ("--numa-binding core-complex", "node, socket, exclusive", "--cpu-bind list:")),
+        ("--shutdown-timeout 60", ("--shutdown-timeout", "10 s", "`ezpz.on_save(function)`")),
+        ("--virtual_local_rank", ("--virtual_local_rank", "CUDA_VISIBLE_DEVICES=$LOCAL_RANK")),
+        ("--duplicate-stdout-filters a", ("--duplicate-stdout-filters", "grep", "--log-dir")),
+        ("--duplicate_stderr_filters a", ("--duplicate_stderr_filters", "grep", "--log-dir")),
+        ("--logs-specs x", ("--logs-specs", "--log-dir DIR")),
+        ("--image x.sif", ("--image", "`launch apptainer exec IMAGE python3 train.py`")),
+        ("--container-image=x", ("--container-image=x", "`launch apptainer exec", "--launcher-args=--container-image")),
         ("--node_rank 1", ("--node_rank 1", "starts the ranks of all hosts itself", "Run it once")),
         ("--max_restarts=two", ("--max_restarts two", "no number of restarts", "--attempts N")),
         ("--auto-retry", ("--auto-retry", "--attempts N", "--nhosts")),
@@ -139,9 +158,65 @@ def test_a_script_or_a_module_follows_options_of_torchrun_as_it_does_there():
     python = sys.executable
     assert parse(["--nproc_per_node=2", "t.py", "-m", "x"], {}).command == (python, "t.py", "-m", "x")
     assert parse(["--nproc_per_node=2", "python3", "t.py"], {}).command == ("python3", "t.py")
-    assert parse(["-n", "2", "t.py"], {}).command == ("t.py",)
+    assert parse(["-n", "2", "t.py"], {}).command == ("t.py",)  # there is no such file
     assert parse(["-n", "2", "-m", "pack.train", "--lr", "1"], {}).command == (python, "-m", "pack.train", "--lr", "1")
     assert parse(["--module", "pack", "-n", "3"], {}) == LaunchOptions(command=(python, "-m", "pack", "-n", "3"))
+
+
+BINDINGS = {"node": "numa", "socket": "sockets", "exclusive": "auto"}
+
+
+def test_a_binding_of_torchrun_is_one_of_ours():
+    assert {value: read(f"--numa-binding {value}").cpu_bind for value in BINDINGS} == BINDINGS
+
+
+@pytest.fixture
+def tool(tmp_path):
+    """The environment of a tool, without torch, that holds ezpz; and a folder for PATH with the project's python3."""
+    folder = tmp_path / "tool"
+    venv.create(folder, symlinks=True)
+    packages = next(folder.glob("lib/python3.*/site-packages"))
+    (packages / "ezpz.pth").write_text(f"{SOURCE}\n")
+    if sys.version_info < (3, 11):  # what reads TOML before Python does
+        (packages / "tomli").symlink_to(Path(find_spec("tomli").origin).parent)
+    project = lab.program(tmp_path / "project" / "bin" / "python3", f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    (tmp_path / "train.py").write_text("import os, sys; print(os.environ['RANK'], sys.flags.no_site)\n")
+    return folder, project.parent
+
+
+def test_ranks_of_a_tool_run_the_python_of_the_project(tool, run_cli, clean_env, subtests, tmp_path):
+    folder, project = tool
+    ordinary = {**clean_env, "PATH": f"{project}:{clean_env['PATH']}"}
+    active = {**clean_env, "VIRTUAL_ENV": str(project.parent)}
+    for receipt, env, no_site in [
+        ("", ordinary, "0"),  # ezpz in an environment as any other: its own Python, as torchrun
+        ("uv-receipt.toml", ordinary, "1"),
+        ("pipx_metadata.json", ordinary, "1"),
+        ("", {**ordinary, "UV": "/bin/uv"}, "1"),  # uvx
+        ("", active, "1"),  # another environment is active
+        ("", {**active, "VIRTUAL_ENV": str(folder)}, "0"),
+        ("", {**active, "UV": "/bin/uv", "VIRTUAL_ENV": str(folder)}, "0"),  # uv run
+    ]:
+        if receipt:
+            (folder / receipt).write_text("")
+        for typed in ("train.py", "-m train", "--nproc_per_node=1 train.py"):
+            with subtests.test(f"{receipt} {typed}"):
+                line = [folder / "bin" / "python", "-m", "ezpz.launch", "-n", "1", *typed.split()]
+                done = run_cli(line, env, cwd=tmp_path)
+                assert (done.returncode, done.stdout) == (0, f"0 {no_site}\n"), done.stderr
+        if receipt:
+            (folder / receipt).unlink()
+
+
+def test_the_smoke_test_of_a_tool_says_what_its_project_lacks(tool, run_cli, clean_env):
+    folder, project = tool
+    (folder / "uv-receipt.toml").write_text("")
+    env = {**clean_env, "PATH": f"{project}:{clean_env['PATH']}"}
+    for typed in (["test"], ["benchmark", "--run", "test_dist", "--dry-run"]):
+        done = run_cli([folder / "bin" / "python", "-m", "ezpz", *typed], env)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"{project}/python3 has no ezpz and torch" in done.stderr
+        assert f"Run `uv pip install --python {project}/python3 CHECKOUT torch`." in done.stderr
 
 
 def test_options_for_the_launcher_pass_where_two_dashes_show_that_they_are_no_commands():

@@ -14,7 +14,7 @@ import shlex
 from ezpz.cluster.job_file import Option, hosts_of, resources
 from ezpz.errors import UsageError
 from ezpz.launch.options import OPTIONS
-from ezpz.launch.words import LAUNCH, Words, each, plain, table, understand
+from ezpz.launch.words import LAUNCH, Words, each, number_of_hosts, plain, table, understand
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ _DIFFERENT = {
     "--wait": "a job is queued, and not waited for: `ezpz status` tells its state",
     "--wrap": "write the command itself behind --",
     "--test_only": "write `--dry-run`",
+    "--parsable": "write `--json`, which prints the file and the ids for programs",
 }
 
 
@@ -76,9 +77,11 @@ def _queue_or_priority(given: str, value: str, _: Sequence[str], __: Mapping[str
     return (_MORE, f"{given} {value}", 0, "") if re.fullmatch(r"[-+]?\d+", value) else ("--queue", value, 0, "")
 
 
-def _hosts_or_name(_: str, value: str, __: Sequence[str], ___: Mapping[str, str]) -> tuple[str, str, int, str]:
+def _hosts_or_name(
+    given: str, value: str, more: Sequence[str], environ: Mapping[str, str]
+) -> tuple[str, str, int, str]:
     """Read ``-N``: hosts to Slurm, the job's name to PBS."""
-    return ("--name" if value[:1].isalpha() else "--nhosts"), value, 0, ""
+    return ("--name", value, 0, "") if value[:1].isalpha() else number_of_hosts(given, value, more, environ)
 
 
 def _name_or_array(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
@@ -102,12 +105,14 @@ def _resource(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -
 
 
 SUBMIT = Words(
-    same=table(nhosts="--nodes --nnodes --num_nodes", queue="--partition", time="-t --walltime", name="--job_name"),
-    flags=each(_FLAGS, _MORE),
+    same=table(queue="--partition", time="-t --walltime", name="--job_name"),
+    flags={**each(_FLAGS, _MORE), "-H": f"{_MORE}=--hold"},
+    done_flags=each("-Q --quiet", "the file and the id of a job are all that is printed"),
     different=_DIFFERENT,
     special={
         **each(_AS_IT_IS, _as_it_is),
         **each("-W -k", _of_qsub),
+        **each("--nodes --nnodes --num_nodes", number_of_hosts),
         "-N": _hosts_or_name,
         "-J": _name_or_array,
         "-p": _queue_or_priority,

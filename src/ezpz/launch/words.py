@@ -45,7 +45,7 @@ class Words(Record):
 
     Attributes:
         same: Our option of the same meaning, with a value.
-        flags: The same without a value.
+        flags: The same without a value; ours may have one, as ``--devices-per-host=0``.
         done_flags: What is done in any case, and why it need not be said.
         done_values: The same with a value.
         different: What has another meaning, and what to type.
@@ -84,7 +84,7 @@ def table(**rows: str) -> dict[str, str]:
 _SAME = table(
     np="--n --nproc --nprocs --ntasks --num_processes --world_size",
     ppn="--nproc_per_node --nproc_per_host --npernode -npernode --ntasks_per_node --tasks_per_node -perhost --perhost",
-    nhosts="-nh --nh --nhost --nnode --nnodes --nodes --num_machines --num_nodes",
+    nhosts="-nh --nh --nhost --nnode --num_machines --num_nodes",
     devices_per_host="--gpus_per_node --ngpu_per_host --num_gpus",
     devices="--gpu_ids",
     hosts="-w -H --host -host -hosts --nodelist",
@@ -94,11 +94,17 @@ _SAME = table(
     depth="-d -depth --cpus_per_task -c",
     launcher_args="--mpi_args --srun_args",
 )
-_FLAGS = table(
-    label="-l --prepend_rank -prepend-rank --tag_output -tag-output",
-    oversubscribe="-oversubscribe --overcommit -O",
-    verbose="-v",
-)
+_FLAGS = {
+    **table(
+        label="-l --prepend_rank -prepend-rank --tag_output -tag-output",
+        oversubscribe="-oversubscribe --overcommit -O",
+        verbose="-v",
+    ),
+    **each("--cpu --use_cpu", "--devices-per-host=0"),
+}
+# torchrun's --numa-binding (torch 2.13, torch/numa/binding.py): the NUMA node of the rank's GPU, or its socket, or a
+# part of that node's cores for each rank. Ours goes by the order of local ranks.
+_NUMA = {"node": "numa", "socket": "sockets", "exclusive": "auto"}
 # Open MPI's and Hydra's --bind-to.
 _BIND_TO = {
     "none": "none",
@@ -112,9 +118,9 @@ _BIND_TO = {
 # Launchers that start Python themselves: what follows may be a script, or the name of a module behind -m.
 _OF_PYTHON = each(
     "--nproc_per_node --nnodes --node_rank --standalone --max_restarts --monitor_interval --start_method --role "
-    "--num_processes --num_machines --machine_rank --master_addr --master_port --local_addr --use_env --num_gpus "
-    "--num_nodes --rdzv_backend --rdzv_endpoint --rdzv_id --rdzv_conf --main_process_ip --main_process_port "
-    "--multi_gpu --no_python --module -m",
+    "--num_processes --num_machines --machine_rank --master_addr --master_port --local_addr --use_env --num_gpus --cpu "
+    "--use_cpu --num_nodes --rdzv_backend --rdzv_endpoint --rdzv_id --rdzv_conf --main_process_ip --main_process_port "
+    "--multi_gpu --no_python --module -m --numa_binding --signals_to_handle --event_log_handler",
     "Python",
 )
 # What is done in any case. Those with a value may be given as NAME=VALUE or NAME VALUE.
@@ -128,18 +134,24 @@ _DONE_FLAGS = {
     **each("--standalone --multi_gpu", "launch starts the ranks of one job by itself"),
     **each("-u --unbuffered --line_buffer", "lines come out whole and at once"),
     **each("--allow_run_as_root -allow-run-as-root", "launch tells mpiexec so where it must"),
+    **each("--quiet -Q", "launch says a few lines of its own, on stderr"),
     **each("--overlap --exclusive -K --kill_on_bad_exit", "launch chooses that for srun"),
     "--no_python": "the command is run as it is",
 }
 _DONE_VALUES = {
     **each("--rdzv_backend --rdzv_endpoint --rdzv_id --rdzv_conf --local_addr", _MEETING),
     **each("--genvlist -genvlist -envlist", _ALL_VARIABLES),
-    **each("--monitor_interval --start_method --role", "only torchrun's own agent needs it"),
+    **each("--monitor_interval --start_method --role --event_log_handler", "only torchrun's own agent needs it"),
+    "--signals_to_handle": "SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to every rank",
     **each("-J --job_name", "the job has its name; for that of a step of srun: `--launcher-args=--job-name=NAME`"),
     "--tee": "ranks are shown, and with --log-dir kept",
 }
 # What has another meaning here, or none. `{value}` is what was given.
 _JOB = "launch uses the job that is there: say it to salloc, sbatch or qsub"
+_CONTAINER = (
+    "launch starts no container, but a command that does: write `launch apptainer exec IMAGE python3 train.py`; for "
+    "srun's own, with ezpz in the image: `--launcher-args=--container-image=IMAGE`"
+)
 _DIFFERENT = {
     "-N": "hosts to srun and ranks per host to Open MPI: write --nhosts or --ppn",
     "-t": "minutes to srun, output to torchrun: write `--timeout TIME` or `--log-dir DIR`",
@@ -155,7 +167,18 @@ _DIFFERENT = {
     "-e": "a file to srun; here `--log-dir DIR` keeps a file per rank",
     "-outfile-pattern": "launch names the files itself: `--log-dir DIR` keeps one per rank",
     "-errfile-pattern": "launch names the files itself: `--log-dir DIR` keeps one per rank",
-    "--filter": "launch filters no output: pipe it through grep",
+    **each(
+        "--filter --duplicate_stdout_filters --duplicate_stderr_filters",
+        "launch filters no output: pipe it through grep; `--log-dir DIR` keeps a file per rank",
+    ),
+    "--logs_specs": "a class of torchrun's own; here `--log-dir DIR` keeps a file per rank",
+    "--shutdown_timeout": (
+        "behind SIGTERM ranks have 10 s, 3 s behind a failure, and longer where they save: `ezpz.on_save(function)`"
+    ),
+    "--virtual_local_rank": (
+        "LOCAL_RANK numbers the ranks of a host, and each sees all of its devices: write "
+        "`launch bash -c 'CUDA_VISIBLE_DEVICES=$LOCAL_RANK LOCAL_RANK=0 exec python3 train.py'`"
+    ),
     "--local_ranks_filter": "launch shows all ranks; `--label` names them, `--log-dir DIR` parts them",
     "--map_by": "hosts are filled in order, `--ppn N` ranks each",
     "-map-by": "hosts are filled in order, `--ppn N` ranks each",
@@ -181,6 +204,7 @@ _DIFFERENT = {
     "--use_deepspeed": "a matter of the script, not of its launch",
     "--run_path": "write `python3 FILE`, or `-m MODULE`",
     **each("-p --partition -A --account -q --qos --mem -C --constraint", _JOB),
+    **each("--image --container --container_image --container_name --container_mounts --container_workdir", _CONTAINER),
 }
 
 
@@ -208,7 +232,8 @@ def understand(argv: Sequence[str], environ: Mapping[str, str], words: Words | N
         if equals and not (name == "--kill_on_bad_exit" and behind != "0"):
             raise UsageError(f"{given} takes no value, but {behind!r} was given (from the command line). Leave it out.")
         if name in words.flags:
-            return Word(words.flags[name], None, 1, of_python=of_python)
+            ours, has_value, value = words.flags[name].partition("=")
+            return Word(ours, value if has_value else None, 1, of_python=of_python)
         return Word("", None, 1, f"{given} is not needed: {words.done_flags[name]}", of_python)
     if name in words.different:
         raise UsageError(
@@ -244,14 +269,19 @@ def _per_host(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -
     return "--ppn", value, 0, ""
 
 
-def _hosts(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
-    least, colon, most = value.partition(":")
-    if colon and least != most:
+def number_of_hosts(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
+    """Read torchrun's ``--nnodes 2:2`` and Slurm's ``--nodes=2-2``, but no range.
+
+    Raises:
+        UsageError: It is one.
+    """
+    least, dash, most = value.partition(":" if ":" in value else "-")
+    if dash and least and least != most:
         raise UsageError(
             f"{given} {value} (from the command line) is a range of hosts, and no rank can join or leave a launch; "
             f"expected one number. Write `--nhosts {most or least}`."
         )
-    return "--nhosts", least, 0, ""
+    return "--nhosts", least or value, 0, ""
 
 
 def _host_number(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
@@ -302,6 +332,16 @@ def _bind_to(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) ->
     return "--cpu-bind", kind, 0, ""
 
 
+def _numa(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
+    ours = _NUMA.get(value)
+    if ours is None:
+        raise UsageError(
+            f"{given} {value} (from the command line) is no binding that is known here; expected one of "
+            f"{', '.join(_NUMA)}. Write `--cpu-bind list:0-7:8-15`, the CPUs of each local rank."
+        )
+    return "--cpu-bind", ours, 0, f"{given} {value} is taken as --cpu-bind {ours}, in the order of local ranks"
+
+
 def _parameter(given: str, value: str, more: Sequence[str], _: Mapping[str, str]) -> tuple[str, str, int, str]:
     """Read Open MPI's ``--mca NAME VALUE``, which is for itself."""
     if not more or more[0] == "--":
@@ -330,12 +370,13 @@ def _master(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> 
 
 _SPECIAL = {
     "--nproc_per_node": _per_host,
-    "--nnodes": _hosts,
+    **each("--nnodes --nodes", number_of_hosts),
     **each("--node_rank --machine_rank", _host_number),
     **each("-x -genv --genv -env", _variable),
     "--export": _export,
     **each("--max_restarts --retries --max_failover_retries", _restarts),
     **each("--bind_to -bind-to", _bind_to),
+    "--numa_binding": _numa,
     **each("--mca -mca", _parameter),
     **each("--main_process_ip --main_process_port", _master),
 }
