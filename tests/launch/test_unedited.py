@@ -42,6 +42,7 @@ def torchruns(tmp_path_factory, words):
     """`torchruns(name)` -> the lines of that script under torchrun; each is run once for the whole session."""
     home = tmp_path_factory.mktemp("torchrun")
     env = {**process.minimal_env(home, f"ezt-{home.name}", flavours.base_bin()), **THREADS}
+    env["ACCELERATE_USE_CPU"] = "true"  # as `accelerate launch --cpu` says it; under torchrun each rank trained alone
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
     @functools.cache

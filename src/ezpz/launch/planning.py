@@ -24,7 +24,16 @@ from ezpz.launch.flavours.base import AgentFlavour, MpiFlavour
 from ezpz.launch.flavours.request import Setting
 from ezpz.launch.masks import mask_settings
 from ezpz.launch.plan import BY_ENV, NO_MASTER, Chosen, Context, LaunchPlan, Supervision
-from ezpz.launch.settings import communication, flight_recorder, has_input, last_collectives, may_draw, piped, sampling
+from ezpz.launch.settings import (
+    communication,
+    flight_recorder,
+    has_input,
+    last_collectives,
+    may_draw,
+    piped,
+    sampling,
+    without_devices,
+)
 from ezpz.local_socket import address
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -268,6 +277,7 @@ class PlanBuilder:
         return {
             **more,
             **mask_settings(self.environ, self.survey.devices, self.options.devices, scheduler),
+            **without_devices(self.environ, self.survey.devices, self.survey.placement.world_size),
             "EZPZ_SCHEDULER": Setting(allocation.scheduler, why),
             "EZPZ_JOBID": Setting(allocation.job_id, why),
             **{name: Setting(value, BY_ENV) for name, value in self.options.env},

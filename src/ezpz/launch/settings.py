@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ezpz.cluster.allocation import Allocation
+    from ezpz.cluster.devices.answer import Devices
     from ezpz.cluster.site import Site
 
 # What steers collectives and the fabric under them: shown by --explain wherever it comes from.
@@ -102,6 +103,31 @@ def piped(environ: Mapping[str, str]) -> dict[str, Setting]:
             if name not in environ
         }
     return variables
+
+
+# Devices of vendors whom ezpz does not count, in /dev: Gaudi and TPU, Ascend, Trainium, Cambricon, Moore Threads.
+_UNCOUNTED = ("accel", "davinci", "neuron", "cambricon", "mtgpu")
+
+
+def without_devices(environ: Mapping[str, str], devices: Devices, world_size: int) -> dict[str, Setting]:
+    """Return what lets ranks that have no devices train together where a library would look for devices first.
+
+    accelerate 1.15 (and transformers' Trainer, which stands on it) makes a world of one in every rank without devices,
+    whatever RANK says, but not with the variable that ``accelerate launch --cpu`` sets.
+
+    Args:
+        environ: The user's environment; what it sets is left alone.
+        devices: Those of a host.
+        world_size: How many ranks there are.
+    """
+    if world_size == 1 or devices.count or devices.assumed or "ACCELERATE_USE_CPU" in environ:
+        return {}
+    try:
+        if any(name.startswith(_UNCOUNTED) for name in os.listdir("/dev")):
+            return {}
+    except OSError:
+        pass  # nobody can tell
+    return {"ACCELERATE_USE_CPU": Setting("true", "ranks have no devices")}
 
 
 def flight_recorder(folder: str, environ: Mapping[str, str]) -> dict[str, Setting]:

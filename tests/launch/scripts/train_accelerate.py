@@ -16,7 +16,7 @@ def signals(count):
 
 
 def main():
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    accelerator = Accelerator(gradient_accumulation_steps=2)
     set_seed(7)
 
     model = nn.Sequential(nn.Linear(16, 4), nn.GELU(), nn.Linear(4, 16))
