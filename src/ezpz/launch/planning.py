@@ -28,6 +28,7 @@ from ezpz.launch.settings import (
     communication,
     flight_recorder,
     has_input,
+    is_off,
     last_collectives,
     may_draw,
     piped,
@@ -52,6 +53,7 @@ _CONTAINERS = ("apptainer", "singularity")
 _CLEANS = ("--cleanenv", "--containall", "-e", "-C")
 _PARTING = 30.0  # seconds: Slurm's own KillWait, unless its slurm.conf says another
 _SHARED_ID = 8  # characters of the id that all attempts of a launch have, as the name of its folder does
+_LOADED = 3.0  # seconds until ranks are looked at that nothing may connect: shorter runs cost nothing more
 _STARTED = 3.0  # seconds until somebody looks whether the program says what to save
 _STAGES_OF_EACH = 4096  # ranks: in a larger world, run.json has the stages of hosts alone
 
@@ -162,6 +164,8 @@ class PlanBuilder:
         at_end = self.save_at_end.value == "on"
         may_tell = at_end and bool(self.survey.allocation.job_id)  # that nothing is saved before the job ends
         yield "saving", "", _STARTED if may_tell else -1.0, "at the end" if at_end else "", "", ""
+        if self.survey.placement.world_size > 1 and sys.platform == "linux" and not is_off(self.environ, "EZPZ_ALONE"):
+            yield "unconnected", "", _LOADED, "", "", ""
         if self.attempt > 1:
             yield "leftovers", "", 0.0, "", "", ""
         if self.environ.get("EZPZ_WATCHERS"):

@@ -161,12 +161,17 @@ def last_collectives(folder: str, environ: Mapping[str, str]) -> dict[str, Setti
     return variables
 
 
-_NO_LINE = {"0", "no", "off", "false"}  # of EZPZ_LIVE
+_NO = {"0", "no", "off", "false"}
+
+
+def is_off(environ: Mapping[str, str], name: str) -> bool:
+    """Tell whether a variable switches off what is on without it."""
+    return environ.get(name, "").strip().lower() in _NO
 
 
 def may_draw(environ: Mapping[str, str], fd: int = 1) -> bool:
     """Tell whether a line that is drawn again and again belongs where a descriptor leads."""
-    if environ.get("EZPZ_LIVE", "").strip().lower() in _NO_LINE or environ.get("TERM", "dumb") in {"", "dumb"}:
+    if is_off(environ, "EZPZ_LIVE") or environ.get("TERM", "dumb") in {"", "dumb"}:
         return False
     try:
         return os.isatty(fd)
@@ -187,7 +192,7 @@ def sampling(environ: Mapping[str, str]) -> tuple[float, str]:
     """
     variable = environ.get("EZPZ_HARDWARE", "").strip()
     text, origin = (variable, "EZPZ_HARDWARE") if variable else default("launch.sampling", environ, f"{_SAMPLING:g}")
-    if text.lower() in {*_NO_LINE, "0.0"}:
+    if text.lower() in {*_NO, "0.0"}:
         return 0.0, origin
     try:
         seconds = float(text)

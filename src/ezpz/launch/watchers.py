@@ -147,6 +147,14 @@ WATCHERS = (
         records=True,
         starts="launcher",
     ),
+    Watcher(
+        "unconnected",
+        "connections of ranks",
+        host="ezpz.watch.unconnected.host:ConnectionsOfHost",
+        launcher="ezpz.watch.unconnected.launcher:Unconnected",
+        messages="ezpz.watch.unconnected.messages",
+        reports=("unconnected",),
+    ),
     Watcher("leftovers", "memory of devices", host="ezpz.watch.leftovers.host:LeftoversOfHost", scope="host"),
     Watcher(
         "preflight",

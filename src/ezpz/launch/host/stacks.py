@@ -61,7 +61,7 @@ class Frame(Record):
 
 def pythons(pid: int) -> list[int]:
     """Return the Python processes among a process and its descendants, parents first."""
-    return [each for each in _tree(pid, 0.0) if _is_python(each)]
+    return [each for each in tree(pid, 0.0) if _is_python(each)]
 
 
 def stage_of(pid: int) -> str:
@@ -74,7 +74,7 @@ def stage_of(pid: int) -> str:
         ``torch`` when a Python of its tree has torch's library mapped, ``interpreter`` when there is any, else nothing.
     """
     stage = ""
-    for each in _tree(pid, _TREE_SECONDS):
+    for each in tree(pid):
         if _is_python(each):
             if maps_torch(each):
                 return "torch"
@@ -248,7 +248,7 @@ def maps_torch(pid: int) -> bool:
         return False
 
 
-def _tree(pid: int, oldest: float) -> Iterator[int]:
+def tree(pid: int, oldest: float = _TREE_SECONDS) -> Iterator[int]:
     """Yield a process and its descendants, parents first; ``oldest`` in seconds, where all processes must be looked
     at.
     """
