@@ -10,15 +10,14 @@ from __future__ import annotations
 import copy
 import json
 import os
-import resource
 import signal
 import socket
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from cli.in_fork import run_verb
 from cli.runs_on_disk import write_run
 from ezpz.checkpoint.manifest import NAME, Manifest
 from ezpz.cli import main
@@ -27,9 +26,6 @@ from ezpz.records.launch import LaunchRecord
 from ezpz.track.folder import RunFile, read_record
 from lab.seed import of_the_day, some
 
-HANGS = 20  # seconds after which a verb that waits is ended
-CPU = 20  # seconds
-MEMORY = 4 << 30  # bytes of addresses
 MOST_LINES = 4  # of stderr: what is wrong, and what was left out for it
 
 LAUNCH = {
@@ -230,65 +226,21 @@ def damage_record(root, record, damage):
     return path
 
 
-class Ended:
-    def __init__(self, status, out, err):
-        self.code = os.waitstatus_to_exitcode(status)
-        self.out, self.err = out, err
-
-    def complaint(self):
-        """Return what is wrong with this end; empty where nothing is."""
-        first = self.err.splitlines()[:1]
-        if self.code < 0:
-            return f"ended by {signal.Signals(-self.code).name}, {first}"
-        if "Traceback" in self.err or self.code not in {0, 1, 2, 125}:
-            return f"code {self.code}: {self.err.splitlines()[-1:]}"
-        if self.code and not self.err and not self.out:
-            return f"code {self.code} without a word"
-        if len(self.err.splitlines()) > MOST_LINES:
-            return f"{len(self.err.splitlines())} lines of stderr, {first}"
-        return ""
+def complaint(ended):
+    """Return what is wrong with the end of a verb; empty where nothing is."""
+    first = ended.err.splitlines()[:1]
+    if ended.code < 0:
+        return f"ended by {signal.Signals(-ended.code).name}, {first}"
+    if "Traceback" in ended.err or ended.code not in {0, 1, 2, 125}:
+        return f"code {ended.code}: {ended.err.splitlines()[-1:]}"
+    if ended.code and not ended.err and not ended.out:
+        return f"code {ended.code} without a word"
+    if len(ended.err.splitlines()) > MOST_LINES:
+        return f"{len(ended.err.splitlines())} lines of stderr, {first}"
+    return ""
 
 
-def run_verb(words):
-    """Return how ``ezpz WORDS`` ends in a fork of this process."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child = os.fork()
-        if not child:
-            _in_child(words, out, err)
-        _, status = os.waitpid(child, 0)
-        texts = []
-        for file in (out, err):
-            file.seek(0)
-            texts.append(file.read().decode(errors="replace"))
-    return Ended(status, *texts)
-
-
-def _in_child(words, out, err):
-    code = 99
-    try:
-        for target, source in ((1, out), (2, err)):
-            os.dup2(source.fileno(), target)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115  # theirs
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU, CPU))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(HANGS)
-        code = _resume() if words == ["RESUME"] else main(words)
-    except SystemExit as left:
-        code = left.code if isinstance(left.code, int) else 0
-    except BaseException:  # noqa: BLE001  # as a process would
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _resume():
+def _resume(_):
     """Look for what ``--resume auto`` takes up, as rank 0 does."""
     from ezpz.checkpoint.finding import newest
 
@@ -310,10 +262,10 @@ def complaints(root, cases):
             os.chdir(here)
             os.environ.update(XDG_STATE_HOME=f"{here}/state", TMPDIR=f"{here}/tmp")
             tempfile.tempdir = os.environ["TMPDIR"]
-            complaint = run_verb(words_of(words)).complaint()
+            wrong = complaint(run_verb(words_of(words), _resume if "RESUME" in words else main))
             os.chdir(root)
-            if complaint:
-                yield f"{record} as {damage}, ezpz {' '.join(words)}: {complaint}"
+            if wrong:
+                yield f"{record} as {damage}, ezpz {' '.join(words)}: {wrong}"
 
 
 # Each key of a record in turn holds something else.
@@ -371,9 +323,9 @@ def verbs_on_mistyped(name, path, odd):
         Path(place).write_text(json.dumps(with_odd({**whole, **sample}, path, odd)) + "\n")
     Path("outputs/train/1/report.html").unlink(missing_ok=True)
     for words in verbs:
-        complaint = ended_here(words_of(words))
-        if complaint:
-            yield f"{name} with {odd!r} at {'.'.join(map(str, path))}, ezpz {' '.join(words)}: {complaint}"
+        wrong = ended_here(words_of(words))
+        if wrong:
+            yield f"{name} with {odd!r} at {'.'.join(map(str, path))}, ezpz {' '.join(words)}: {wrong}"
     for place in places:
         Path(place).write_bytes(before[place])
 
