@@ -15,7 +15,7 @@ from ezpz.files import refuse_unreadable
 from ezpz.records.run import RunRecord
 from ezpz.redact import redact_config, redact_text
 from ezpz.track.folder import read_record
-from ezpz.track.launches import failed_elsewhere
+from ezpz.track.launches import failed_elsewhere, launch_cause
 from ezpz.track.writer_lock import is_held
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -157,9 +157,7 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
         raise UsageError(
             f"no run in {path} (from the command line): it has no metrics.jsonl; expected a run folder. {near}"
         )
-    state, cause = _state(path, record)
-    elsewhere = failed_elsewhere(record, path) if state in {"finished", "exited", "stopped", "failed"} else ""
-    state, cause = ("failed", elsewhere) if elsewhere else (state, cause)
+    state, cause = _as_seen_outside(path, record, *_state(path, record))
     cause = redact_text(cause) if cause else ""  # an older ezpz may have written it
     run = Run(path, dict(record.raw), record.name or path.name, state, cause)
     run.record = record
@@ -170,4 +168,16 @@ def _state(folder: Path, record: RunRecord) -> tuple[str, str]:
     state, cause = record.state or "running", record.cause
     if state != "running" or is_held(folder, record):
         return state, cause
+    if not record.raw:
+        return "died", "its run.json is missing or damaged, so how it ended is not known"
     return "died", cause or "its process is gone and could not say why: killed, or its host was lost"
+
+
+def _as_seen_outside(folder: Path, record: RunRecord, state: str, cause: str) -> tuple[str, str]:
+    """Return how a run ended, and why, where its launch knows better: of a rank that failed, of one that was killed."""
+    elsewhere = failed_elsewhere(record, folder) if state in {"finished", "exited", "stopped", "failed"} else ""
+    if elsewhere:
+        return "failed", elsewhere
+    if record.launch_id and (state in {"died", "stopped"} or (state == "failed" and not cause)):
+        return state, launch_cause(record.launch_id)[1] or cause
+    return state, cause

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from contextlib import suppress
 from time import time
 
 from ezpz import proc
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ezpz.records.run import RunRecord
 
 _SILENT = 600.0  # seconds without a row after which a run on another host counts as gone
+_TAIL = 1 << 16  # bytes of a journal that hold its last row
 # struct flock of fcntl(2) on 64-bit Linux: type, whence, start, length, pid
 _FLOCK = "hhqqi4x"
 
@@ -61,9 +63,31 @@ def is_held(folder: Path, record: RunRecord) -> bool:
     if process.host == os.uname().nodename:
         return birth(process.pid) == process.birth is not None
     try:  # another host's lock may not be seen from here (NFS, Lustre with -o localflock)
-        return time() - journal.stat().st_mtime < _SILENT
+        changed = journal.stat().st_mtime
     except OSError:
         return False
+    # A copy has a new file of old rows. Clocks that are minutes apart let no job of a cluster begin.
+    told = _last_time(journal)
+    return time() - (changed if told is None else min(changed, told)) < _SILENT
+
+
+def _last_time(journal: Path) -> float | None:
+    """Return the time of the last row of a journal; None where there is none, or a long one."""
+    from ezpz.errors import TrackError
+    from ezpz.track.records import parse  # which the writer need not
+
+    try:
+        with open(journal, "rb", opener=open_regular) as file:  # Path.open has no opener
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            lines = file.read(_TAIL).split(b"\n")[:-1]
+    except OSError:
+        return None
+    for line in reversed(lines):
+        with suppress(ValueError, TrackError):  # a torn line, or one of a later version
+            row = parse(line, "") if line else None
+            if row is not None:
+                return row["t"]
+    return None
 
 
 def _asked(journal: Path) -> bool | None:

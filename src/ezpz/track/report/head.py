@@ -27,7 +27,8 @@ _MEDIAN = "median of the steps"
 
 def header(run: Run) -> str:
     """Return the head of the page: name, state and cause, and when, where and how it was run."""
-    cause = "; ".join(filter(None, (run.cause, _of_launch(run))))
+    more = _of_launch(run)
+    cause = run.cause if more in run.cause else "; ".join(filter(None, (run.cause, more)))
     return heading(run.name, (run.state, run.state), _when_and_where(run), _command(run), cause)
 
 
