@@ -47,6 +47,7 @@ IN_HOME, IN_TEMPORARY = "launches", "records"  # folders of records: of the stat
 SHORTEST = 4  # characters of an id that may stand for it
 _LISTED = 4  # names that an error shows
 _LONGEST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host
+_LATE = 600.0  # seconds after the time of its job in which a launch may still end
 _HEAD, _MORE = 512, 1 << 16  # bytes of a record that tell state and start, in ours and in those of older releases
 _STARTED = rb'"started": ?([0-9]{1,11}(?:\.[0-9]+)?)'  # compiled when it is first looked for
 _STATE = rb'"state": ?"([a-z]+)"'
@@ -331,6 +332,19 @@ def running(known: Iterable[Head] | None = None) -> tuple[list[Launch], list[Lau
 def as_here(launch: Launch) -> Launch | None:
     """Return a launch as one that runs on this host; None where it does not."""
     return _here(launch, _sockets())
+
+
+def may_run(record: LaunchRecord) -> bool:
+    """Tell whether a launch may still run: its record tells of no end, and nothing else of one.
+
+    One that was lost with another host counts as running until the time of its job is over.
+    """
+    if record.state != "running":
+        return False
+    launch = of_record(record)
+    if launch.host == os.uname().nodename:
+        return as_here(launch) is not None
+    return record.job_ends is None or time.time() <= record.job_ends + _LATE
 
 
 def _here(launch: Launch, sockets: Mapping[str, str]) -> Launch | None:

@@ -134,7 +134,7 @@ NOTHING = [
     ([], "recorded a stage; expected one of `launch`"),
     (["--last", "0"], "--last 0 (from the command line)"),
     (["--last", "2", "text"], "--last N is for this machine's launches"),
-    (["run"], "names no launch"),
+    (["run"], "started without `launch`"),
     (["record"], "holds no stages: no rank reached any"),
 ]
 

@@ -293,7 +293,7 @@ def test_what_was_typed_wrong_is_one_line(in_process, refuses, live, tmp_path):
     refuses(main, WRONG)
     (tmp_path / "empty").mkdir()
     none = in_process(["watch", "empty", "--once"])
-    assert (none.returncode, none.stderr.count("\n"), "no run yet in empty" in none.stderr) == (1, 1, True)
+    assert (none.returncode, none.stderr.count("\n"), "no run in empty" in none.stderr) == (2, 1, True)
     usage = in_process(["watch", "--help"])
     assert (usage.returncode, usage.stderr, "usage:" in usage.stdout) == (0, "", True)
 

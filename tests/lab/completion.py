@@ -28,6 +28,7 @@ KINDS = {
     "DIR": "folders",
     "D": "folders",
     "ROOT": "folders",
+    "ROOT|RUN": "runs",
     "RUN": "runs",
     "RUN|KEY": "runs",
     "RUN|ID|LOG": "runs",

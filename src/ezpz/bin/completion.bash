@@ -226,7 +226,7 @@ _ezpz_argument() { # VERB
   kill) ezpz_kind='launches' ;;
   status) ezpz_kind='runs' ;;
   logs) ezpz_kind='runs' ;;
-  runs) ezpz_kind='folders' ;;
+  runs) ezpz_kind='runs' ;;
   open) ezpz_kind='runs' ;;
   watch) ezpz_kind='runs' ;;
   plot) ezpz_kind='runs' ;;

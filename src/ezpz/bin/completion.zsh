@@ -208,7 +208,7 @@ _ezpz_arguments() { # VERB
       '(--goodput)--goodput[where the granted seconds of a run went (the newest below outputs)]'
       '(--json)--json[print a JSON list]'
       '(--state)--state[only runs of this state\: running, finished, exited, failed, …]:state:(running finished exited failed stopped died)'
-      '*:runs:_files -/'
+      '*:runs:_ezpz_offer runs'
     )
     ;;
   open)

@@ -11,7 +11,7 @@ from ezpz.checkpoint.manifest import NAME, Damaged, Unusable, check_files, read_
 from ezpz.cli import RUN_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
-from ezpz.track.named import LATEST
+from ezpz.track.named import newest_here
 from ezpz.track.terminal.screen import say
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -45,9 +45,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _verify_all(options: Namespace) -> int:
-    names = options.folders or [LATEST]
-    folders = [_folder(name) for name in names]
-    found = [_checkpoints_in(folder, name) for folder, name in zip(folders, names, strict=True)]
+    folders = [_folder(name) for name in options.folders] or [newest_here()]
+    sources = [f"{name} (from the command line)" for name in options.folders] or [f"{folders[0]} (the newest run)"]
+    found = [_checkpoints_in(folder, source) for folder, source in zip(folders, sources, strict=True)]
     return _worst([_verify_in(folder, paths) for folder, paths in zip(folders, found, strict=True)])
 
 
@@ -76,8 +76,12 @@ def _verify_in(folder: Path, found: Sequence[Path]) -> int:
     return _worst(codes) if codes else 1
 
 
-def _checkpoints_in(folder: Path, name: str) -> list[Path]:
+def _checkpoints_in(folder: Path, source: str) -> list[Path]:
     """Return the checkpoints that a folder is or holds, whole or not, those that were set aside too.
+
+    Args:
+        folder: The folder.
+        source: What was named, and where, for the error.
 
     Raises:
         UsageError: There are none.
@@ -97,7 +101,7 @@ def _checkpoints_in(folder: Path, name: str) -> list[Path]:
     found = [path for path in inside if (_is_named_as_one(path) or is_there(path / NAME)) and path.name[0] != "."]
     if not found:
         raise UsageError(
-            f"no checkpoint to verify in {name} (from the command line): {problem or 'it holds none'}; expected a run "
+            f"no checkpoint to verify in {source}: {problem or 'it holds none'}; expected a run "
             "folder, its checkpoints folder, or one checkpoint. `ezpz runs` lists runs."
         )
     return found

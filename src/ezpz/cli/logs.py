@@ -15,8 +15,8 @@ from ezpz.cluster.questions import SCHEDULER_LIMIT
 from ezpz.errors import UsageError
 from ezpz.files import inside, open_regular, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
-from ezpz.register import as_here, heads, of_record
-from ezpz.track.named import UnknownError, launch_named
+from ezpz.register import heads, may_run, of_record
+from ezpz.track.named import UnknownError, record_named
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -76,16 +76,9 @@ class _Source:
         self._folder = ""  # of the record; empty without one
         self._is_lost: bool | None = None  # whether its scheduler does not know its job; None before that is asked
         try:
-            meant = launch_named(word)
+            self._folder = str(record_named(word))
         except UnknownError as error:
             self._take_job(word, error)
-        else:
-            self._folder = meant.record
-            if not meant.record:
-                raise UsageError(
-                    f"{word or meant.run} (from the command line) names no launch whose record is kept here; expected "
-                    "a run that `launch` started. Name its job, or read the file of its output."
-                )
         self._record = self._read()
         self._record.refuse_newer(Path(self._folder, "run.json"))
         self._output = self._find_output()
@@ -166,17 +159,15 @@ class _Source:
         if not self._folder:
             return self._job is not None and self._job.state in {QUEUED, RUNNING}
         now = self._read()
-        if now.launch_id != self._record.launch_id or now.state != "running":  # of another launch, or gone; or over
+        if now.launch_id != self._record.launch_id or not may_run(now):  # of another launch, or gone; or over
             return False
         launch = of_record(now)
         if launch.host == os.uname().nodename:
-            return as_here(launch) is not None
+            return True
         if self._is_lost is None:  # asked once: sites forbid polling
             jobs = my_jobs(os.environ, user_name(), scheduler_questions(SCHEDULER_LIMIT), launch.started)
             self._is_lost = bool(jobs.who_forgot(launch.scheduler, launch.job, launch.started))
-        if self._is_lost:
-            return False
-        return now.job_ends is None or time.time() <= now.job_ends + 600
+        return not self._is_lost
 
     def awaited(self) -> str:
         """Return what is waited for, in words."""

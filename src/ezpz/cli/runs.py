@@ -22,8 +22,7 @@ from ezpz.redact import redact_text
 from ezpz.tables import USUAL, Column, cut, hanging, or_dash, screen_width, table, wrapped
 from ezpz.track.chains import chain_of, in_words
 from ezpz.track.hardware import per_joule
-from ezpz.track.launches import launch_cause
-from ezpz.track.named import below, find_runs
+from ezpz.track.named import below, find_runs, runs_named
 from ezpz.track.named import root as usual_root
 from ezpz.track.names import main_loss, main_throughput, unit
 from ezpz.track.quantities import duration
@@ -43,13 +42,17 @@ if TYPE_CHECKING:
 
     from ezpz.records.run import RunRecord
     from ezpz.track.records import Row
-    from ezpz.track.run import Run
 
 
-def _glances(root: Path) -> Iterator[dict[str, Any]]:
-    """Yield a glance at every run below a folder; name on stderr what a newer ezpz wrote, or may not be read."""
+def _glances(root: Path, word: str | None) -> Iterator[dict[str, Any]]:
+    """Yield a glance at every run that is listed; name on stderr what a newer ezpz wrote, or may not be read.
+
+    Args:
+        root: The folder to search.
+        word: A name of runs; None means all below the folder.
+    """
     closed: list[str] = []
-    for folder in find_runs(root, closed=closed):
+    for folder in find_runs(root, closed=closed) if word is None else runs_named(word):
         try:
             yield glance(folder, root)
         except TrackError as error:
@@ -68,8 +71,9 @@ _OPTIONS = (
     option(
         "names",
         nargs="*",
-        metavar="ROOT",
-        help="the folder to search (outputs, or else the current folder); with --goodput folders of runs or of a chain",
+        metavar="ROOT|RUN",
+        help="the folder to search (outputs, or else the current folder), or a name of runs; with --goodput folders of "
+        "runs or of a chain",
     ),
     option("--goodput", action="store_true", help="where the granted seconds of a run went (the newest below outputs)"),
     option("--json", action="store_true", help="print a JSON list; with --goodput an object"),
@@ -79,6 +83,7 @@ _ABOUT = "The runs below a folder, the newest last."
 _EXAMPLES = (
     ("ezpz runs", "what ran, below outputs/"),
     ("ezpz runs --state failed", "what failed, and why"),
+    ("ezpz runs train", "the runs of a name"),
     ("ezpz runs /data/me --json", "for programs"),
     ("ezpz runs --goodput RUN", "steps, data, saves, failures: what took the time"),
 )
@@ -87,7 +92,9 @@ _EXAMPLES = (
 def main(argv: Sequence[str]) -> int:
     """Print the runs below a folder, the newest last, and return the exit code."""
     return run_verb(
-        make_verb_parser("runs", _OPTIONS, _ABOUT, usage="[ROOT | --goodput RUN ...] [options]", examples=_EXAMPLES),
+        make_verb_parser(
+            "runs", _OPTIONS, _ABOUT, usage="[ROOT | RUN | --goodput RUN ...] [options]", examples=_EXAMPLES
+        ),
         argv,
         _list_runs,
     )
@@ -105,12 +112,13 @@ def _list_runs(options: Namespace) -> int:
     if len(options.names) > 1:
         raise UsageError(f"{len(options.names)} folders (from the command line); expected one to search.")
     name = options.names[0] if options.names else None
-    root = _root(name)
-    glances = list(_glances(root))
+    is_folder = name is not None and _is_folder(name)
+    root = Path(name).expanduser() if name is not None and is_folder else usual_root()
+    glances = list(_glances(root, None if is_folder else name))
     if not glances:
         raise UsageError(
             f"no runs below {root} ({'from the command line' if name else 'the default'}); expected folders "
-            "with a metrics.jsonl, as ezpz.History leaves them. Name another folder: ezpz runs ROOT."
+            "with a metrics.jsonl, as ezpz.History leaves them. Name another folder: `ezpz runs ROOT`."
         )
     chosen = [each for each in glances if options.state in {None, each["state"]}]
     chosen.sort(key=lambda each: (each["started"] or 0.0, each["folder"]))
@@ -121,14 +129,17 @@ def _list_runs(options: Namespace) -> int:
     return 0
 
 
-def _root(name: str | None) -> Path:
-    if name is None:
-        return usual_root()
-    root = Path(name).expanduser()
-    refuse_unreadable(root)
-    if not root.is_dir():
-        raise UsageError(f"no folder {root} (from the command line); expected one that holds runs, such as outputs.")
-    return root
+def _is_folder(word: str) -> bool:
+    """Tell whether a word is a folder to search; else it is a name of runs.
+
+    Raises:
+        UsageError: It may not be read, or is a file.
+    """
+    path = Path(word).expanduser()
+    refuse_unreadable(path)
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"no folder {path} (from the command line); expected one that holds runs, such as outputs.")
+    return path.is_dir()
 
 
 # One run: its ``run.json``, the head and the tail of its journal, and what its launcher has recorded of its end.
@@ -167,7 +178,7 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
     return {
         "name": run.name,
         "state": run.state,
-        "cause": _cause(run),
+        "cause": run.cause,
         "chain": chain_of(record),
         "findings": [redact_text(finding.text) for finding in record.findings if finding.text],
         "started": record.started_at or begun,
@@ -272,20 +283,6 @@ def _rate(rows: list[Row]) -> tuple[float | None, str | None]:
     if len(rows) > 1 and rows[-1]["t"] > rows[0]["t"] and rows[-1]["step"] > rows[0]["step"]:
         return (rows[-1]["step"] - rows[0]["step"]) / (rows[-1]["t"] - rows[0]["t"]), "it/s"
     return None, None
-
-
-def _cause(run: Run) -> str:
-    """Return why a run ended early: as it recorded itself, or what its launch has seen from outside.
-
-    The launch knows more where the process died, and where it was stopped. Of a rank that failed the run knows
-    (`ezpz.track.run.open_run`).
-    """
-    if run.state not in {"died", "failed", "stopped"}:
-        return ""
-    if run.state == "failed" and run.cause:
-        return run.cause
-    launch_id = run.record.launch_id
-    return (launch_cause(launch_id)[1] if launch_id else "") or run.cause
 
 
 # What was set differently.

@@ -16,10 +16,9 @@ from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import read_bytes, refuse_unreadable
 from ezpz.records.launch import LaunchRecord
-from ezpz.records.run import RunRecord
-from ezpz.register import heads, main_folder
+from ezpz.register import heads, main_folder, may_run
 from ezpz.tables import Column, cut, screen_width, table, wrapped
-from ezpz.track.named import RUN_FILES, launch_named
+from ezpz.track.named import RUN_FILES, record_named
 from ezpz.track.quantities import duration
 from ezpz.track.startup import GROUPS, STAGES, Startup, changes, delays, latest_hosts, median, read_startup
 from ezpz.track.terminal.screen import say
@@ -115,15 +114,7 @@ def _read(word: str) -> _Launch | _Log:
     if path.is_file() and path.name not in RUN_FILES:
         record = LaunchRecord.read(path) if path.suffix == ".json" else LaunchRecord()
         return _launch(path, record) if record.launch_id else _log(path)
-    meant = launch_named(word)
-    if not meant.record:
-        has_one = RunRecord.read(Path(meant.run, "run.json")).launch_id
-        why = "its launch's record is not kept here any more" if has_one else "it names no launch"
-        raise UsageError(
-            f"{word} (from the command line) tells nothing of its start: {why}; expected a run that `launch` started, "
-            f"of which the newest 100 are kept in {main_folder()}."
-        )
-    place = Path(meant.record, "run.json")
+    place = record_named(word) / "run.json"
     return _launch(place, LaunchRecord.read(place))
 
 
@@ -131,9 +122,16 @@ def _launch(path: Path, launch: LaunchRecord) -> _Launch:
     launch.refuse_newer(path)
     startup = read_startup(launch)
     if startup is None:
-        state = "it is running and has not reached any" if launch.state == "running" else "no rank reached any"
-        raise UsageError(f"{path} (from the command line) holds no stages: {state}; expected a launch whose ranks ran.")
+        raise UsageError(f"{path} holds no stages: {_why_none(launch)}; expected a launch whose ranks ran.")
     return _Launch(path, startup)
+
+
+def _why_none(launch: LaunchRecord) -> str:
+    if launch.state != "running":
+        return "no rank reached any"
+    if may_run(launch):
+        return "they are recorded when all of its ranks have made two steps, or ended"
+    return "its launcher is gone, and had recorded none"
 
 
 def _log(path: Path) -> _Log:

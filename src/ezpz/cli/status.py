@@ -14,7 +14,7 @@ from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.job import ENDED, QUEUED, RUNNING
 from ezpz.cluster.jobs import Listing, my_jobs, not_listed, scheduler_questions, user_name
 from ezpz.cluster.scheduler import scheduler
-from ezpz.errors import EzpzError, UsageError
+from ezpz.errors import EzpzError
 from ezpz.fields import Record
 from ezpz.files import open_regular, read_bytes
 from ezpz.records.launch import LaunchRecord
@@ -200,19 +200,13 @@ def _row_named(word: str, rows: Sequence[dict[str, Any]], seen: _Seen) -> dict[s
     job = seen.jobs.called(word)
     if job:
         return next(row for row in rows if row["job"] == job.job and row["scheduler_state"] == job.word)
-    from ezpz.track.named import launch_named
+    from ezpz.track.named import record_named
 
-    meant = launch_named(word)
-    if not meant.record:
-        raise UsageError(
-            f"{word} (from the command line) names no launch whose record is kept here; expected a run that `launch` "
-            "started. `ezpz runs` lists it."
-        )
-    path = Path(meant.record, "run.json")
+    path = record_named(word) / "run.json"
     record = LaunchRecord.read(path)
     record.refuse_newer(path)
     shown = next((row for row in rows if row["launch_id"] == record.launch_id), None)
-    return shown or _of_launch(of_record(record, meant.record), record, seen)
+    return shown or _of_launch(of_record(record, str(path.parent)), record, seen)
 
 
 def _of_job(job: Job, launch: tuple[Launch, LaunchRecord] | None, seen: _Seen) -> dict[str, Any]:

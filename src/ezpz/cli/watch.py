@@ -8,7 +8,7 @@ from argparse import ArgumentTypeError
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
-from ezpz.errors import TrackError, UsageError
+from ezpz.errors import UsageError
 from ezpz.visible import visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -73,13 +73,11 @@ def _watch(options: Namespace) -> int:
     if folder is None:
         return 0
     followed = _Followed(folder)
-    if sys.stdout is not None and sys.stdout.isatty():
-        listens = _redraw(followed, words, options)
-    else:
-        listens = _log(followed, words, options)
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    listens = (_redraw if is_terminal else _log)(followed, words, options)
     if followed.over:  # no other metric will come
         choose(words, list(followed.live.latest), str(folder))
-    if listens and not options.once:
+    if listens and (not options.once or not (is_terminal or followed.run.state == "running")):
         torn = f", passed over {followed.passed} lines that are no record" if followed.passed else ""
         say(sys.stdout, f"{visible(head(followed.live, followed.run, followed.attempt))}{torn}")
     return 0
@@ -145,7 +143,7 @@ def _continues(attempt: Attempt) -> bool:
 
 def _folder(word: str | None, options: Namespace) -> Path | None:
     """Return the run folder, waiting for one where there is none yet; None if the reader has left."""
-    from ezpz.track.named import folder_of, is_folder, run_named
+    from ezpz.track.named import folder_of, is_folder, no_run_in, run_named
     from ezpz.track.terminal.screen import say
 
     is_announced = False
@@ -155,7 +153,7 @@ def _folder(word: str | None, options: Namespace) -> Path | None:
         return run_named(word)
     while (folder := folder_of(word)) is None:
         if options.once:
-            raise TrackError(f"no run yet in {word}; expected a journal. Without --once this waits for one.")
+            raise no_run_in(word, " Without --once this waits for one.")
         if not is_announced and not say(sys.stdout, f"waiting for a run in {word}"):
             return None
         is_announced = True

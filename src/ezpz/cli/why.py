@@ -15,9 +15,10 @@ from ezpz.cluster.questions import SCHEDULER_LIMIT
 from ezpz.errors import EzpzError, MachineError
 from ezpz.fields import replace
 from ezpz.records.launch import LaunchRecord
+from ezpz.records.run import RunRecord
 from ezpz.register import as_here, read
 from ezpz.tables import hanging
-from ezpz.track.named import Meant, launch_named, run_without_launch
+from ezpz.track.named import last_started, launch_named, without_launch
 from ezpz.track.quantities import duration
 from ezpz.visible import show, visible
 from ezpz.why import Certainty, Facts, diagnose
@@ -40,7 +41,8 @@ _OPTIONS = (
     option("--json", action="store_true", help="one JSON object: launch, state, causes, and what was seen"),
 )
 _ABOUT = """\
-The last launch of yours here, or another one; of one that runs, its ranks are asked what they are doing now."""
+The last launch of yours here, or another one; of one that runs, its ranks are asked what they are doing now. Of a run
+that was started without `launch` it is what the run recorded."""
 _EXAMPLES = (
     ("ezpz why", "the last launch"),
     ("ezpz why outputs/train/2026-11-24-101500", "the launch of this run"),
@@ -74,8 +76,7 @@ def _facts(word: str | None) -> Facts:
     Raises:
         UsageError: There is none, or several are meant.
     """
-    alone = run_without_launch() if word is None else None
-    meant = launch_named(word) if alone is None else Meant("", str(alone))
+    meant = last_started() if word is None else launch_named(word)
     return _of_launch(Path(meant.record), meant.run) if meant.record else _read("", meant.run)
 
 
@@ -91,6 +92,11 @@ def _of_launch(folder: Path, run_folder: str = "") -> Facts:
 def _read(launch_folder: str, run_folder: str) -> Facts:
     facts = Facts.read(launch_folder, run_folder)
     facts.run.refuse_newer(Path(run_folder, "run.json"))
+    if not launch_folder:  # a run that was killed could not record it
+        from ezpz.track.run import open_run
+
+        run = open_run(run_folder)
+        facts.run = facts.run.changed(name=run.name, state=run.state, cause=run.cause)
     return facts
 
 
@@ -170,7 +176,8 @@ def _text(facts: Facts, causes: Sequence[Cause]) -> Iterator[str]:
 def _head(facts: Facts) -> str:
     launch = facts.launch
     if not launch.raw:
-        return f"{facts.run.name or facts.run_folder}: no record of its launch is kept; only what the run recorded"
+        why = without_launch(RunRecord.read(Path(facts.run_folder, "run.json")))
+        return f"{facts.run.state}: {facts.run.name} ({why}; only what the run recorded)"
     words = shlex.join(launch.command)
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launch.started or 0.0))
     ranks, hosts = facts.world_size, len(launch.plan.hosts)
@@ -186,6 +193,8 @@ def _no_cause(facts: Facts) -> str:
         return "nothing stands out"
     if state == "running":
         return "it runs, and nothing stands out"
+    if state == "failed" and not facts.launch.raw and facts.run.cause:
+        return f"it ended with {facts.run.cause}"
     return "I do not know why; this is what I saw" if any(seen(facts)) else "I do not know why: nothing was recorded"
 
 
@@ -203,7 +212,8 @@ def _one(cause: Cause) -> Iterator[str]:
 def seen(facts: Facts) -> Iterator[str]:
     """Yield what was recorded of the end, a short sentence each."""
     launch = facts.launch
-    said = (launch.hang.summary if launch.hang else "") or facts.cause.text
+    of_run = "" if launch.raw or facts.run.state == "failed" else facts.run.cause
+    said = (launch.hang.summary if launch.hang else "") or facts.cause.text or of_run
     if said:
         yield said
     if facts.asked and facts.asked.summary:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -74,7 +75,7 @@ class ListedRun(Record):
 
     def full(self, name: str) -> set[str]:
         """Return the words that say this run in full, as `ezpz runs` prints it and without the folder."""
-        return {self.shown, self.folder.name, f"{self.shown} ({name})"}
+        return {self.shown, self.folder.name, f"{self.shown} ({name})", f"{self.folder.name} ({name})"}
 
 
 # Folders of runs.
@@ -184,7 +185,7 @@ def folder_of(word: str) -> Path | None:
         if not is_run(path.parent):
             raise UsageError(
                 f"{path} is a file of no run (from the command line): its folder has no metrics.jsonl; expected a run "
-                "folder, or one that holds runs. `ezpz runs` lists them."
+                f"folder, or one that holds runs. {_LISTS}"
             )
         return path.parent
     if not path.is_dir():
@@ -350,22 +351,33 @@ def run_named(word: str | None) -> Path:
     Raises:
         UsageError: There is none, or several are meant.
     """
-    if word is None or (word == LATEST and not _is_there(word)):
+    if word is None:
         return newest_here()
-    known = _Known()
     if not _is_there(word):
-        found = known.search(word, runs_first=True)
-        if found is None:
-            raise unknown(word, known)
-        return known.run_of(found, word) if isinstance(found, Launch) else found[0].absolute()
+        return runs_named(word)[0]
     launch = launch_at(word)
-    folder = known.run_of(launch, word) if launch else folder_of(word)
+    folder = _Known().run_of(launch, word) if launch else folder_of(word)
     if folder is None:
-        raise UsageError(
-            f"no run in {word} (from the command line): no metrics.jsonl, in it or below; expected a folder that "
-            "ezpz.History has made, or one that holds such folders. `ezpz runs` lists them."
-        )
+        raise no_run_in(word)
     return folder
+
+
+def runs_named(word: str) -> list[Path]:
+    """Return all runs that a word means which is no path, the newest first.
+
+    Args:
+        word: As above; of a name of several runs all are meant.
+
+    Raises:
+        UsageError: It means none, or several of which none is the newest.
+    """
+    if word == LATEST:
+        return [newest_here()]
+    known = _Known()
+    found = known.search(word, runs_first=True)
+    if found is None:
+        raise unknown(word, known)
+    return [known.run_of(found, word)] if isinstance(found, Launch) else [folder.absolute() for folder in found]
 
 
 def newest_here() -> Path:
@@ -378,16 +390,6 @@ def newest_here() -> Path:
     if folder is None:
         raise no_runs()
     return folder
-
-
-def run_without_launch() -> Path | None:
-    """Return the newest run below outputs/ where no launch started it, and none began after it; None elsewhere."""
-    folder = newest_run(Path(_OUTPUTS)) if Path(_OUTPUTS).is_dir() else None
-    record = RunRecord.read(folder / "run.json") if folder else RunRecord()
-    if folder is None or record.launch_id or record.started_at is None:
-        return None
-    newest = next(recorded(), None)
-    return None if newest is not None and newest.started > record.started_at else folder.absolute()
 
 
 def last_runs(count: int, without: Iterable[Path] = ()) -> list[Path]:
@@ -411,6 +413,8 @@ def is_run_word(word: str, metrics: Callable[[str], Sequence[str]]) -> bool:
     """
     if word == LATEST or _is_run_path(word):
         return True
+    if Path(word).expanduser().is_file():
+        return not metrics(word)
     try:
         is_named = _Known().search(word, runs_first=True) is not None
     except UsageError:  # several
@@ -445,6 +449,57 @@ def launch_named(word: str | None) -> Meant:
     return Meant(found.folder) if isinstance(found, Launch) else _of_run(found[0].absolute())
 
 
+def record_named(word: str | None) -> Path:
+    """Return the folder of the record of the launch that a user means, for every verb that tells of launches alone.
+
+    Args:
+        word: As `launch_named` takes it.
+
+    Raises:
+        UsageError: There is none, several are meant, or a run whose launch has no record here.
+    """
+    meant = launch_named(word)
+    if not meant.record:
+        raise _without_record(word or meant.run, RunRecord.read(Path(meant.run, "run.json")))
+    return Path(meant.record)
+
+
+def _without_record(word: str, run: RunRecord) -> UsageError:
+    """Return the error for a run that is named where a launch is needed."""
+    why, expected = without_launch(run), "one that `launch` started"
+    if run.launch_id:
+        expected = f"it in {main_folder()}, where the newest 100 are kept"
+    return UsageError(
+        f"{word} (from the command line) names a run, and {why}; expected {expected}. What the run itself recorded: "
+        f"`ezpz why {shlex.quote(word)}`."
+    )
+
+
+def without_launch(run: RunRecord) -> str:
+    """Return why nothing is known here of the launch of a run, in words."""
+    if not run.raw:
+        return "its run.json, which tells its launch, is missing or damaged"
+    if run.launch_id:
+        return f"no record of its launch, {run.launch_id}, is kept here"
+    return "it was started without `launch`"
+
+
+def last_started() -> Meant:
+    """Return what was started last: a launch, or the newest run here where that is younger and of no launch that is
+    known here.
+
+    Raises:
+        UsageError: There is neither.
+    """
+    launch = next(recorded(), None)
+    run = newest_run(root()) if launch is None or Path(_OUTPUTS).is_dir() else None
+    record = RunRecord.read(run / "run.json") if run else RunRecord()
+    is_later = launch is None or (record.started_at or 0.0) > launch.started
+    if run and is_later and not (record.launch_id and find_launch(record.launch_id)):
+        return Meant("", str(run.absolute()))
+    return launch_named(None)
+
+
 def running_named(word: str, running: Iterable[Launch]) -> Launch | None:
     """Return the running launch that a user means; None where the word names nothing.
 
@@ -461,7 +516,8 @@ def running_named(word: str, running: Iterable[Launch]) -> Launch | None:
         return found
     if word == LATEST and not _is_there(word):
         return max(launches, key=lambda launch: launch.started, default=None)
-    ids = set(_ids_meant(word))
+    launch, folders = _meant(word)
+    ids = {launch.launch_id} if launch else set(_ids_of(folders))
     chosen = [launch for launch in launches if launch.launch_id in ids]
     if is_folder(word):  # which of its runs is the newest changes from one moment to the next
         below = set(_ids_of(find_runs(Path(word).expanduser())))
@@ -472,8 +528,11 @@ def running_named(word: str, running: Iterable[Launch]) -> Launch | None:
     if not chosen and ids:
         raise UsageError(
             f"launch {' and '.join(sorted(ids)[:2])} does not run ({word!r} from the command line); expected one that "
-            f"does. `ezpz why {min(ids)}` says how it ended; `ezpz kill --job {min(ids)}` ends what is left of it."
+            f"does. `ezpz why {shlex.quote(word)}` says how it ended; `ezpz kill --job {min(ids)}` ends what is left "
+            "of it."
         )
+    if folders and not ids:
+        raise _without_record(word, RunRecord.read(folders[0] / "run.json"))
     return chosen[0] if chosen else None
 
 
@@ -490,24 +549,20 @@ def id_named(word: str) -> str:
     Raises:
         UsageError: Several are meant.
     """
-    ids = sorted(set(_ids_meant(word)))
+    launch, folders = _meant(word)
+    ids = [launch.launch_id] if launch else sorted(set(_ids_of(folders)))
     if len(ids) > 1:
         raise ambiguous(word, "launches", ids)
     return next(iter(ids), "")
 
 
-def _ids_meant(word: str) -> Iterator[str]:
-    """Yield the ids of the launches that a word means, all of them where several runs have one name."""
+def _meant(word: str) -> tuple[Launch | None, list[Path]]:
+    """Return the launch that a word means, or its runs, all of them where several have one name."""
     if _is_there(word):
         launch = launch_at(word)
-        folders = [] if launch else [run_named(word)]
-    else:
-        found = _Known().search(word, runs_first=False)
-        launch = found if isinstance(found, Launch) else None
-        folders = found if isinstance(found, list) else []
-    if launch:
-        yield launch.launch_id
-    yield from _ids_of(folders)
+        return launch, [] if launch else [run_named(word)]
+    found = _Known().search(word, runs_first=False)
+    return (found, []) if isinstance(found, Launch) else (None, found or [])
 
 
 def _ids_of(folders: Iterable[Path]) -> Iterator[str]:
@@ -601,6 +656,17 @@ def unknown(word: str, known: _Known | None = None, more: str = "") -> UnknownEr
     return UnknownError(
         f"no run or launch {word!r} (from the command line): no folder here, and no name, id or job; expected one of "
         f"these, or {SHORTEST} characters that begin one.{hint} `ezpz runs` lists runs, `ezpz status` launches.{more}"
+    )
+
+
+_LISTS = "`ezpz runs` lists them; those of other tools are read by `ezpz compare`."
+
+
+def no_run_in(word: str, more: str = "") -> UsageError:
+    """Return the error for a folder in which there is no run, for every verb."""
+    return UsageError(
+        f"no run in {word} (from the command line): no metrics.jsonl, in it or below; expected a folder that "
+        f"ezpz.History has made, or one that holds such folders. {_LISTS}{more}"
     )
 
 
