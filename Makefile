@@ -23,6 +23,7 @@
 # make examples: write the job files in examples/, as `ezpz submit --dry-run` prints them
 # make docs: build the pages of docs/ into .test/site, ready to be opened as files
 # make gallery: record the terminals and pictures of docs/gallery.md from real runs
+# make verbs: write docs/verbs.md, what every verb says of every kind of run
 # make completion: write the completions of bash and zsh from the parsers of all verbs
 # PY names the Python that .test/venv is made from. TORCH_ARGS adds pip arguments for torch, such as
 # an --index-url of CPU builds where no CUDA is wanted.
@@ -43,7 +44,7 @@ export PY PYTHONS TORCH_ARGS EZPZ_REQUIRE
 BIN := .test/venv/bin
 SHELL_FILES := .ci/run tests/lab/setup tests/lab/plain tests/reliability/enter tests/reliability/roots $(filter-out %.zsh,$(wildcard src/ezpz/bin/*)) $(wildcard tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
 
-.PHONY: help test plain caught learn check bench fuzz matrix distros pythons soak older sites examples completion docs gallery gpu clean
+.PHONY: help test plain caught learn check bench fuzz matrix distros pythons soak older sites examples completion verbs docs gallery gpu clean
 help:
 	@sed -n '/^PY ?=/q;s/^# //p' Makefile
 
@@ -154,6 +155,10 @@ docs:
 completion:
 	@tests/lab/setup venv
 	@$(BIN)/python tests/lab/completion.py
+
+verbs:
+	@tests/lab/setup venv
+	@EZPZ_VERBS=$(CURDIR)/docs/verbs.md $(BIN)/python -m pytest -q tests/cli/test_every_verb.py
 
 clean:
 	rm -rf .test build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
