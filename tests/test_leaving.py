@@ -64,6 +64,14 @@ def test_a_full_disk_is_seen_in_the_exit_code(tmp_path):
         assert run("print('x')\nleave(0)", tmp_path, stdout=stdout)[0] == 120
 
 
+def test_a_closed_stream_holds_nothing_that_could_be_lost(tmp_path):
+    (tmp_path / "program.py").write_text(f"{LEAVE}print('x')\nleave(0)")
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        line = f"'{sys.executable}' program.py {closed}"
+        done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, b""), closed
+
+
 def test_words_are_printed_as_sys_exit_prints_them(tmp_path):
     assert run("leave('why')", tmp_path) == (1, "", "why\n")
     assert run("leave(None)", tmp_path) == (0, "", "")

@@ -111,9 +111,11 @@ def leave(code: int | str | None) -> NoReturn:
 
     atexit._run_exitfuncs()  # noqa: SLF001  # as the interpreter does
     for stream in (sys.stdout, sys.stderr):
+        if stream is None or getattr(stream, "closed", False):  # as after `>&-`: it holds nothing
+            continue
         try:
             stream.flush()
-        except (AttributeError, OSError, ValueError):  # it is missing, or its reader has gone, or it is closed
+        except (AttributeError, OSError, ValueError):  # an object that cannot, or its reader has gone
             code = code or 120  # as the interpreter does
     os._exit(code & 0xFF)
 

@@ -2,12 +2,15 @@
 
 import json
 import os
+import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from lab import process
 
 EZPZ = [sys.executable, "-m", "ezpz"]
 RECORDS = Path(__file__).parents[1] / "data" / "environments"
@@ -58,6 +61,45 @@ def test_the_json_has_every_field_and_an_origin_for_each(run_cli):
     assert (told["scheduler"], told["job_id"], told["site"], told["slots"]) == (None, None, None, None)
     assert (told["device"], told["devices_per_host"], told["devices"]) == ("cpu", 0, [0])
     assert told["origins"].keys() == set(KEYS) - {"origins", "notes"}
+
+
+# What `mpiexec` on PATH prints, and what `ezpz where` calls it.
+LAUNCHERS = {
+    "impi": ("Intel(R) MPI Library for Linux* OS, Version 2021.18 Build 20260105", "Intel MPI 2021.18"),
+    "openmpi5": ("mpiexec (Open MPI) 5.0.11", "Open MPI 5.0.11"),
+    "openmpi4": ("mpiexec (OpenRTE) 4.1.8", "Open MPI 4.1.8"),
+    "pals": ("usage: mpiexec --cpu-bind --depth --no-vni", "PALS"),
+    "mpich": ("HYDRA build details:\n    Version:           5.0.2", "MPICH 5.0.2"),
+    "odd": ("a wrapper of our site", None),
+    "silent": ("", None),
+}
+PASSES_ON = "pbs_version = 23.06.06"  # OpenPBS's own mpiexec: a script around the MPI behind it
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECORDS.glob("*.json")))
+def test_every_mpiexec_is_known_in_the_jobs_of_every_scheduler(name, in_process, programs, tmp_path):
+    record = json.loads((RECORDS / f"{name}.json").read_text())
+    env = programs(
+        **{each: replay(record, each, tmp_path) for each in {line.split()[0] for line in record["commands"]}}
+    )
+    (tmp_path / "bin" / "cat").symlink_to(shutil.which("cat"))  # and none of this machine's own programs
+    texts = {"pbs": PASSES_ON, **{launcher: text for launcher, (text, _) in LAUNCHERS.items()}}
+    for launcher, text in texts.items():
+        process.program(tmp_path / launcher / "mpiexec", f"#!/bin/sh\ncat <<'end'\n{text}\nend\n")
+
+    def where(words, *folders):
+        path = ":".join([f"{tmp_path}/bin", *(f"{tmp_path}/{folder}" for folder in folders)])
+        done = in_process(["where", *words], {**env, **record["env"], "PATH": path})
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    own = f"{tmp_path}/pbs/mpiexec"
+    assert f"\nmpi         none  [{own} has no MPI behind it]\n" in where([], "pbs")
+    for launcher, (_, title) in LAUNCHERS.items():
+        path = f"{tmp_path}/{launcher}/mpiexec"
+        origin = f"{path} --version; {own} only passes on" if title else f"{path} --version gives no known name"
+        told = json.loads(where(["--json"], "pbs", launcher))
+        assert (told["mpi"], told["mpi_path"], told["origins"]["mpi"]) == (title, path, origin)
 
 
 @pytest.mark.slow

@@ -112,7 +112,11 @@ def test_the_mpiexec_of_pbs_without_an_mpi_behind_it_starts_nothing(machine, tmp
     assert chosen(pbs, PBS, here=True) == ("local", "", why)
     assert chosen(pbs, PBS, here=False) == ("ssh", "a", why)
     assert run.asked == 1  # it is asked for its version alone, once
-    assert identify(f"{tmp_path}/pbs/mpiexec", environ, run).name == "passes on"
+    for _ in range(2):  # asked, and as kept
+        identity = identify(f"{tmp_path}/pbs/mpiexec", environ, run)
+        assert (identity.name, identity.passes_on) == ("", True)
+    with pytest.raises(LaunchError, match=r"no mpiexec of MPICH on PATH .*; found /"):
+        chosen(pbs, PBS, here=False, requested="mpich")
 
 
 def test_the_task_manager_of_pbs_starts_agents_where_there_is_no_mpi(machine, tmp_path):

@@ -8,12 +8,11 @@ import time
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
+from ezpz.cluster import probe
 from ezpz.cluster.devices import describe, devices_on
 from ezpz.cluster.network import route_to
-from ezpz.cluster.probe import is_here
-from ezpz.files import find_program
 from ezpz.launch import flavours
-from ezpz.launch.choice import identify
+from ezpz.launch.choice import find_mpiexec
 from ezpz.launch.options import parse
 from ezpz.launch.survey import survey
 from ezpz.tables import screen_width, wrapped
@@ -58,8 +57,8 @@ def facts() -> dict[str, Any]:
     """
     seen = survey(parse([], {}), more=True)
     allocation, devices, _, (site, site_origin), _ = seen
-    mpi, mpi_path, mpi_origin = _mpi()
-    remote = next((host for host in allocation.hosts if not is_here(host)), "")
+    mpi, mpi_path, mpi_origin = _mpi(seen)
+    remote = next((host for host in allocation.hosts if not probe.is_here(host)), "")
     route = route_to(remote)
     return {
         "scheduler": None if allocation.scheduler == "none" else allocation.scheduler,
@@ -99,18 +98,18 @@ def _notes(seen: Survey, interface: str) -> tuple[str, ...]:
     )
 
 
-def _mpi() -> tuple[str | None, str | None, str]:
-    """Return name and path of the ``mpiexec`` on PATH, as it names itself, and the source of that."""
-    from ezpz.cluster import probe
-
-    path = find_program("mpiexec") or find_program("mpirun")
-    if not path:
-        return None, None, "neither mpiexec nor mpirun on PATH"
-    kind = identify(path, os.environ, probe.run)
-    if not kind.name:
-        return None, path, f"{path} --version gives no known name"
-    version = ".".join(map(str, kind.version))
-    return f"{flavours.flavour(kind.name).title} {version}".strip(), path, f"{path} --version"
+def _mpi(seen: Survey) -> tuple[str | None, str | None, str]:
+    """Return name and path of the ``mpiexec`` that a launch would use, as it names itself, and the source of that."""
+    found = find_mpiexec(seen.allocation, seen.scheduler, os.environ, probe.run, seen.site.site)
+    if not found.path:
+        return None, None, found.lack
+    if not found.identity.name:
+        return None, found.path, f"{found.path} --version gives no known name"
+    version = ".".join(map(str, found.identity.version))
+    title = flavours.flavour(found.identity.name).title
+    title = title.removesuffix(f" {version.partition('.')[0]}")  # "Open MPI 5" is known by its version
+    passed = f"; {found.passed_on} only passes on" if found.passed_on else ""
+    return f"{title} {version}".strip(), found.path, f"{found.path} --version{passed}"
 
 
 def _text(answer: dict[str, Any]) -> str:

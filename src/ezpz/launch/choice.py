@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ezpz.launch.flavours.base import Flavour
 
 _MOST_KEPT = 64
-PASSES_ON = "passes on"  # in place of a flavour: a scheduler's own mpiexec, which starts nothing itself
+_PASSES_ON = "passes on"  # in the cache, in place of a flavour
 _SHOWN = 200  # characters of the output of an unknown mpiexec
 _NO_REACH = Reach("no scheduler was asked")
 
@@ -100,13 +100,40 @@ def _check_shares(flavour: Flavour, origin: str, site: Site | None, launcher_arg
 
 
 class Identity(Record):
-    """A flavour by name, empty when unknown, or `PASSES_ON`; its version; and the output of the program when it is
-    unknown.
+    """What an ``mpiexec`` says that it is.
+
+    Attributes:
+        name: The flavour; empty when unknown, and where the program only passes on.
+        version: Its version.
+        output: What an unknown program printed.
+        passes_on: Whether it is a scheduler's own, a script that starts the MPI behind it.
     """
 
     name: str
     version: tuple[int, ...] = ()
     output: str = ""
+    passes_on: bool = False
+
+
+class Mpiexec(Record):
+    """The ``mpiexec`` of a job, or of this shell.
+
+    Attributes:
+        path: The program; empty where there is no MPI.
+        identity: What it says that it is; never one that only passes on.
+        passed_on: A scheduler's own ``mpiexec``, found before it; empty without one.
+        reason: Why it is this one; follows its path in a sentence.
+    """
+
+    path: str = ""
+    identity: Identity = Identity("")
+    passed_on: str = ""
+    reason: str = " on PATH"
+
+    @property
+    def lack(self) -> str:
+        """Why there is no MPI."""
+        return f"{self.passed_on} has no MPI behind it" if self.passed_on else "no mpiexec on PATH"
 
 
 class _Surroundings(Record):
@@ -154,11 +181,13 @@ def choose(
     exe = own.program(environ) if own else ""
     if own and exe:
         return _of_known(around, own, exe, f"{own.name} of {scheduler.title} job {allocation.job_id}")
-    passed: list[str] = []
-    choice = _mpiexec(around, passed)
-    if choice:
-        return choice
-    why = f"{passed[0]} has no MPI behind it" if passed else "no mpiexec on PATH"
+    found = find_mpiexec(allocation, scheduler, environ, run, site)
+    if found.path and not found.identity.name:
+        raise _unknown(found)
+    if found.path:
+        identity = found.identity
+        return Choice(flavour(identity.name), found.path, f"{found.path}{found.reason}", identity.version)
+    why = found.lack
     if is_here:
         return Choice(None, "", why)
     if scheduler.agent_flavour and not reach.problem:
@@ -207,13 +236,13 @@ def _requested(around: _Surroundings, name: str) -> Choice:
 
 
 def _requested_mpiexec(around: _Surroundings, asked: Flavour) -> Choice:
-    programs = list(_programs(around.environ, _path_of_submission(around)))
+    programs = list(_programs(around.scheduler, around.environ, submitted=True))
     unknown = ""  # one that does not say what it is may still be what the user says it is
     for path in programs:
         identity = identify(path, around.environ, around.run)
         if identity.name == asked.name:
             return Choice(asked, path, "--flavour", identity.version)
-        unknown = unknown or ("" if identity.name else path)
+        unknown = unknown or ("" if identity.name or identity.passes_on else path)
     if unknown:
         return Choice(asked, unknown, f"--flavour, although {unknown} does not say so")
     raise LaunchError(
@@ -228,57 +257,60 @@ def _of_known(around: _Surroundings, chosen: Flavour, exe: str, reason: str) -> 
     return Choice(chosen, exe, reason, version)
 
 
-def _mpiexec(around: _Surroundings, passed_on: list[str]) -> Choice | None:
+def find_mpiexec(
+    allocation: Allocation, scheduler: Scheduler, environ: Mapping[str, str], run: Run, site: Site | None = None
+) -> Mpiexec:
     """Return the ``mpiexec`` to use: in a job the site's before one that an environment of Python put first on PATH.
 
+    A scheduler's own, which only passes on, is left out: the MPI behind it is used without it.
+
     Args:
-        around: What is there.
-        passed_on: Gets the programs of schedulers that only pass on: the MPI behind them is used without them.
+        allocation: The job, if any.
+        scheduler: Its scheduler.
+        environ: The environment; PATH decides which programs there are.
+        run: Runs a command; asks an ``mpiexec`` that was never seen what it is.
+        site: The machine, whose table may name its launcher.
     """
-    submitted = _path_of_submission(around) if passed_on else ""
-    programs = [path for path in _programs(around.environ, submitted) if path not in passed_on]
-    if not programs:
-        return None
-    first, site = programs[0], around.site
-    for path in programs if site and site.launcher and around.allocation.job_id else ():
-        identity = identify(path, around.environ, around.run)
-        if site and identity.name in FLAVOURS and flavour(identity.name).is_meant_by(site.launcher):
-            passed = f", not {first}, which comes first on PATH" if path != first else ""
-            return Choice(flavour(identity.name), path, f"{path} of site {site.name}{passed}", identity.version)
-    path = first
-    if around.allocation.job_id and _in_python(first, around.environ):
-        path = next((other for other in programs if not _in_python(other, around.environ)), first)
-    identity = identify(path, around.environ, around.run)
-    if identity.name == PASSES_ON:
+    passed_on: list[str] = []
+    while programs := [
+        path for path in _programs(scheduler, environ, submitted=bool(passed_on)) if path not in passed_on
+    ]:
+        path, reason = programs[0], " on PATH"
+        if allocation.job_id and _in_python(path, environ):
+            path = next((other for other in programs if not _in_python(other, environ)), path)
+        if path != programs[0]:
+            reason = f", not {programs[0]} of a Python environment"
+        if passed_on:
+            reason = f", to which {passed_on[0]} only passes on"
+        for other in programs if site and site.launcher and allocation.job_id else ():
+            name = identify(other, environ, run).name
+            if site and name and flavour(name).is_meant_by(site.launcher):
+                passed = f", not {programs[0]}, which comes first on PATH" if other != programs[0] else ""
+                path, reason = other, f" of site {site.name}{passed}"
+                break
+        identity = identify(path, environ, run)
+        if not identity.passes_on:
+            return Mpiexec(path, identity, passed_on[0] if passed_on else "", reason)
         passed_on.append(path)
-        return _mpiexec(around, passed_on)
-    if not identity.name:
-        raise _unknown(path, identity)
-    passed = f", not {first} of a Python environment" if path != first else " on PATH"
-    if passed_on:
-        passed = f", to which {passed_on[0]} only passes on"
-    return Choice(flavour(identity.name), path, f"{path}{passed}", identity.version)
+    return Mpiexec(passed_on=passed_on[0] if passed_on else "")
 
 
-def _unknown(path: str, identity: Identity) -> LaunchError:
-    output = " ".join(identity.output.split())[:_SHOWN]
+def _unknown(found: Mpiexec) -> LaunchError:
+    output = " ".join(found.identity.output.split())[:_SHOWN]
     names = ", ".join((LOCAL, *MPI_FLAVOURS, LAST_RESORT))
     return LaunchError(
-        f"{path} does not say which MPI it is: it printed {output!r} (--version, --help); expected one of {names}. "
-        "Name it with `launch --flavour NAME …`."
+        f"{found.path} does not say which MPI it is: it printed {output!r} (--version, --help); expected one of "
+        f"{names}. Name it with `launch --flavour NAME …`."
     )
 
 
-def _path_of_submission(around: _Surroundings) -> str:
-    """Return the PATH of the shell that submitted this job; empty where nothing tells it."""
-    name = around.scheduler.submit_path
-    return around.environ.get(name, "") if name else ""
+def _programs(scheduler: Scheduler, environ: Mapping[str, str], *, submitted: bool) -> Iterator[str]:
+    """Yield each ``mpiexec`` (else ``mpirun``) of PATH, a program that links lead to twice only once.
 
-
-def _programs(environ: Mapping[str, str], more: str = "") -> Iterator[str]:
-    """Yield each ``mpiexec`` (else ``mpirun``) of PATH and of more folders, a program that links lead to twice only
-    once.
+    With ``submitted`` also those on the PATH of the shell that submitted the job, where the MPI of one may be that only
+    passes on.
     """
+    more = environ.get(scheduler.submit_path, "") if submitted and scheduler.submit_path else ""
     seen = set()
     for folder in (*environ.get("PATH", "").split(os.pathsep), *more.split(os.pathsep)):
         for name in ("mpiexec", "mpirun"):
@@ -318,12 +350,15 @@ def identify(path: str, environ: Mapping[str, str], run: Run, name: str = "") ->
     key = state_of(path)
     known = kept(environ, "launchers")
     entry = known.get(key)
-    if isinstance(entry, list) and len(entry) == 2 and entry[0] in (*FLAVOURS, PASSES_ON):
+    if isinstance(entry, list) and len(entry) == 2 and entry[0] in FLAVOURS and entry[0] != LOCAL:
         return Identity(entry[0], _numbers(str(entry[1])))
+    if isinstance(entry, list) and entry[:1] == [_PASSES_ON]:
+        return Identity("", passes_on=True)
     identity = _ask(path, run, name)
-    if identity.name:
+    is_known = _PASSES_ON if identity.passes_on else identity.name
+    if is_known:
         others = dict(list(known.items())[-_MOST_KEPT:])
-        keep(environ, "launchers", {**others, key: [identity.name, ".".join(map(str, identity.version))]})
+        keep(environ, "launchers", {**others, key: [is_known, ".".join(map(str, identity.version))]})
     return identity
 
 
@@ -331,7 +366,7 @@ def _ask(path: str, run: Run, name: str) -> Identity:
     output = run([path, "--version"]) or ""
     name = name or flavours.identify(output)
     if not name and any(one.mpiexec_mark and one.mpiexec_mark in output for one in schedulers()):
-        return Identity(PASSES_ON)  # its --help would be that of the MPI behind it
+        return Identity("", passes_on=True)  # its --help would be that of the MPI behind it
     if not name:
         # PALS prints no version that names it: its folder or its options do.
         output = f"{output}\n{run([path, '--help']) or ''}"

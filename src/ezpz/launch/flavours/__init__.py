@@ -21,7 +21,13 @@ LAST_RESORT = FLAVOURS[-1]  # for other hosts where nothing else is installed
 
 
 def flavour(name: str) -> Flavour:
-    """Return a flavour by its name."""
+    """Return a flavour by its name, one of `FLAVOURS` but `LOCAL`, which is none.
+
+    Raises:
+        ValueError: It is none of them.
+    """
+    if name == LOCAL or name not in FLAVOURS:
+        raise ValueError(f"no flavour {name!r}; expected one of {', '.join(FLAVOURS[1:])}")
     known: Flavour = import_module(f"ezpz.launch.flavours.{name}").FLAVOUR
     return known
 
