@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from lab import selection
+from lab import process, selection
 from lab.ssh import Site
 
 DOCTOR = [sys.executable, "-m", "ezpz", "doctor"]
@@ -82,20 +82,55 @@ def test_hosts_of_a_lab_are_compared_and_one_that_is_gone_is_named(make_hosts, e
     done = doctor("--bundle", str(tmp_path / "ticket.zip"), EZPZ_SITE_TOML=str(tmp_path / "site.toml"))
     answer = json.loads(done.stdout)
     assert (done.returncode, answer["hosts"], set(findings(done))) == (125, ["n01", "n03"], {"silent"}), done.stdout
-    assert findings(done)["silent"].startswith("n02 does not answer: client of shared ended with 255; expected an ag")
+    why = "client of shared ended with 255: ssh: connect to host n02 port 22: No route to host"
+    assert findings(done)["silent"] == f"n02 does not answer: {why}"
     assert [facts["master"]["problem"] for facts in answer["facts"]] == ["", ""]  # they have met without it
     with zipfile.ZipFile(tmp_path / "ticket.zip") as bundle:
         assert json.loads(bundle.read("doctor.json"))["hosts"] == ["n01", "n03"]
         assert not [name for name in bundle.namelist() if name.startswith("launch/")]
     text = hosts["head"].run([*DOCTOR, "--hosts", "n[01-03]"], site.env, cwd=folder, timeout=90)
     assert "problem  n02 does not answer: client of shared ended with 255" in text.stdout, text.stdout + text.stderr
-    problems = "1 problem" if selection.HAS_TORCH else "2 problems"
-    assert text.stdout.splitlines()[-2].startswith(f"3 hosts: {problems}, ")
+    assert text.stdout.splitlines()[-2].startswith("3 hosts: 1 problem, ")
     hosts["n03"].vanish()
     done = doctor("--hosts", "n[02-03]")
     assert (done.returncode, json.loads(done.stdout)["hosts"]) == (125, [])
+    assert [each["text"] for each in json.loads(done.stdout)["findings"]] == [f"n02, n03 do not answer: {why}"]
     assert not [*(tmp_path / "state").rglob("*doctor-*")]
     assert not [*(tmp_path / "state").rglob("run.json")], "its launches are none of the user's"
+
+
+ILL = {  # what a host does when ssh comes to it, and what doctor says of that
+    "n02": ("echo 'Host key verification failed.' >&2; exit 255", "ended with 255: Host key verification failed."),
+    "n03": ("echo 'bash: python3: No such file' >&2; exit 127", "ended with 127: bash: python3: No such file"),
+    "n04": ("sleep 600", "n04 does not answer: nothing came within "),
+}
+
+
+@pytest.mark.slow
+def test_every_ill_host_is_named_with_the_line_that_tells_why(make_hosts, environ, tmp_path, tag):
+    hosts = make_hosts("head", "n01", *ILL, "n05", "n06")
+    site = Site(hosts, environ, tmp_path / "shared")
+    for name, (does, _) in ILL.items():
+        (hosts[name].tmp / "enter").write_text(does)
+    line = [*DOCTOR, "--json", "--hosts", "n[01-06]"]
+    done = hosts["head"].run(line, site.env, cwd=tmp_path, timeout=150)
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["hosts"]) == (125, ["n01", "n05", "n06"])
+    told = {
+        ",".join(each["hosts"]): each["text"] for each in answer["findings"] if each["check"] in {"silent", "launch"}
+    }
+    assert list(told) == list(ILL), told
+    for name, (_, said) in ILL.items():
+        assert said in told[name]
+    assert "SIGTERM" not in done.stdout
+    process.kill_all(process.survivors(tag))  # of the stand-in for ssh, on the other side
+
+
+def test_on_a_terminal_words_have_colors_and_nothing_is_an_escape_to_be_read(in_process, environ):
+    done = in_process(["doctor", "nowhere\x1b[2J.py"], {**environ, **STALE, "FORCE_COLOR": "1"})
+    assert done.stdout.startswith("\x1b[31mproblem\x1b[0m  cannot read\n")
+    assert "\n\x1b[33mnote\x1b[0m     this shell is no rank" in done.stdout
+    assert "nowhere\\x1b[2J.py" in done.stdout
 
 
 def test_a_bundle_holds_what_a_ticket_needs_and_no_secret(run_cli, environ, tmp_path):

@@ -71,7 +71,6 @@ def test_healthy_hosts_are_not_worth_a_word():
 
 
 FAULTS = [
-    ({"python__versions": {"ezpz": "0.1.0"}}, True, "no torch in /venv/bin/python3", "ezpz_setup_env"),
     ({"python__torch_build": "cpu"}, True, "torch is a CPU build, and there are 4 cuda devices", "TORCH_DEVICE=cpu"),
     ({"devices": {"count": 0, "kind": "cpu"}, "driver": ""}, False, "no NVIDIA driver is here", "tenth of its size"),
     ({"python__ezpz_copies": ["/a", "/venv/lib/ezpz"]}, False, "a second ezpz is at /a", "pip uninstall ezpz"),
@@ -121,6 +120,18 @@ def test_a_fault_is_named_with_its_cure_and_on_several_hosts_with_the_host(subte
             assert [each.text for each in among] == [f"n03: {finding.text}"]
             everywhere = diagnose([host(number, **changes) for number in (1, 2, 3)])
             assert [each.text for each in everywhere] == [f"all 3 hosts: {finding.text}"]
+
+
+def test_an_installation_without_torch_is_a_fault_only_where_other_hosts_have_it():
+    bare = {"python__versions": {"ezpz": "0.1.0", "numpy": "2.4"}}
+    [alone] = diagnose([host(**bare)])
+    assert (alone.is_problem, alone.text) == (False, "no torch in /venv/bin/python3")
+    assert "`ezpz_setup_env`" in alone.cure
+    [everywhere] = diagnose([host(number, **bare) for number in (1, 2, 3)])
+    assert (everywhere.is_problem, everywhere.text) == (False, "all 3 hosts: no torch in /venv/bin/python3")
+    [among] = diagnose(three(**bare))
+    assert (among.is_problem, among.text) == (True, "n03: no torch in /venv/bin/python3")
+    assert "--exclude n03" in among.cure
 
 
 def test_names_of_interfaces_are_read_as_nccl_reads_them(subtests):
@@ -202,6 +213,8 @@ def test_facts_that_could_not_be_had_are_no_fault_of_the_host():
 
 
 def test_only_a_shell_that_is_no_rank_holds_stale_variables():
+    ours = {"WORLD_SIZE": "2", "EZPZ_WORLD_SIZE": "2"}  # of ezpz_setup_env
+    assert (stale_variables(ours), stale_variables({**ours, "WORLD_SIZE": "4"})) == ({}, {"WORLD_SIZE": "4"})
     assert stale_variables({"RANK": "1", "MASTER_ADDR": "n01", "HOME": "/"}) == {"RANK": "1", "MASTER_ADDR": "n01"}
     for name in ("EZPZ_LAUNCH_ID", "TORCHELASTIC_RUN_ID"):
         assert stale_variables({"RANK": "1", name: "0"}) == {}

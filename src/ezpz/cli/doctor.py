@@ -14,21 +14,21 @@ from ezpz.cli.standard_output import refuse_standard_output
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.diagnosis import diagnose, summary
 from ezpz.cluster.examine import compute, examine, stale_variables
-from ezpz.cluster.host_rules import Finding
+from ezpz.cluster.host_rules import Finding, listed
 from ezpz.errors import MachineError, UsageError
 from ezpz.fields import as_dict
 from ezpz.files import open_regular, own_state_folder
-from ezpz.launch.host_probe import ask_each, ask_together
+from ezpz.launch.host_probe import Answer, ask_each, ask_together
 from ezpz.launch.temporary import TemporaryFolder
 from ezpz.redact import redact_text
 from ezpz.tables import wrapped
 from ezpz.track.quantities import duration
-from ezpz.visible import show, use_color, visible
+from ezpz.visible import painter, show, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     Facts = dict[str, Any]
@@ -53,6 +53,7 @@ _EXAMPLES = (
 _EXITS = (("125", "something is wrong that makes a launch fail"),)
 _CACHES = ("HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 _LIMITS = ("--start-timeout", "30", "--timeout", "60")  # seconds for all hosts to start a Python, and to answer
+_NOT_ASKED = Answer(facts=None, began=False, words="it was not asked, because too many hosts before it hang")
 _TAIL = 1 << 16  # bytes of a log that go into a bundle
 
 
@@ -79,7 +80,10 @@ def _doctor(options: Namespace) -> int:
         "findings": [as_dict(finding) for finding in findings],
         "facts": hosts,
     }
-    show(json.dumps(answer, indent=2) if options.json else _text(hosts, findings, seconds))
+    if options.json:
+        show(json.dumps(answer, indent=2))
+    else:
+        show(_text(hosts, findings, seconds), colors=True)
     if options.bundle:
         _write_bundle(Path(options.bundle).expanduser(), answer)
     return 125 if any(finding.is_problem for finding in findings) else 0
@@ -129,14 +133,11 @@ def _request(options: Namespace) -> dict[str, Any]:
         shm: shm if Path(shm).is_dir() else "",
         **dict.fromkeys(_CACHES, ""),
     }
-    stale = stale_variables(os.environ)
-    if stale.get("WORLD_SIZE") == os.environ.get("EZPZ_WORLD_SIZE"):  # ezpz_setup_job has exported both
-        stale.pop("WORLD_SIZE", None)
     return {
         "folder": folder,
         "script": script,
         "places": places,
-        "stale": stale,
+        "stale": stale_variables(os.environ),
         "compute": options.full,
     }
 
@@ -159,12 +160,15 @@ def _look_at_job(request: Facts, hosts: str | None) -> tuple[list[Facts], list[F
             raise (UsageError if code == UsageError.exit_code else MachineError)(cause)
         answers = ask_each(planned, request, folder)
         found = [dict(answer.facts) for answer in answers.values() if answer.facts]
-        silent = {host: answer.words for host, answer in answers.items() if not answer.facts}
-        findings = [_silent(host, words) for host, words in silent.items()]
+        silent = {host: answers.get(host, _NOT_ASKED) for host in planned}
+        silent = {host: answer for host, answer in silent.items() if not answer.facts}
         up = [host for host in planned if host not in silent]
-        if silent and len(up) > 1:
+        if silent and len(up) < 2:
+            code = 0  # they are why it failed
+        elif silent:
             together, code, cause, _ = ask_together(request, f"{folder}/up", *_LIMITS, "--hosts", ",".join(up))
             found = found if code else together
+        findings = _silent(silent)
         if code:
             findings.append(Finding(True, cause, "see whether `launch` starts a program on these hosts", "launch"))
     return found, findings
@@ -181,26 +185,43 @@ def _own_folder() -> Iterator[str]:
         yield path
 
 
-def _silent(host: str, words: str) -> Finding:
-    words = words.removeprefix(f"cannot start ranks on {host}: ").removesuffix(".")
-    cure = (
-        f"see whether it is up, and whether `launch --hosts {host} true` runs there; or leave it out: --exclude {host}"
-    )
-    return Finding(True, f"{host} does not answer: {words or 'no word came from it'}", cure, "silent")
+def _silent(answers: Mapping[str, Answer]) -> list[Finding]:
+    """Return what keeps hosts from answering; those of which the same is said come together."""
+    alike: dict[str, list[str]] = {}
+    for host, answer in answers.items():
+        alike.setdefault(_why_silent(host, answer).replace(host, "\0"), []).append(host)
+    findings = []
+    for why, hosts in alike.items():
+        several = len(hosts) > 1
+        words = why.replace("\0", hosts[0])
+        text = f"{listed(hosts)} {'do' if several else 'does'} not answer: {words}"
+        cure = (
+            f"see whether {'they are' if several else 'it is'} up, and whether `launch --hosts {hosts[0]} true` runs "
+            f"there; or leave {'them' if several else 'it'} out: --exclude {','.join(hosts)}"
+        )
+        findings.append(Finding(True, text, cure, "silent", hosts))
+    return findings
+
+
+def _why_silent(host: str, answer: Answer) -> str:
+    """Return how the launch of a host ended, and the line that tells why."""
+    words = answer.words.removeprefix(f"cannot start ranks on {host}: ").removesuffix(".")
+    if not answer.said or answer.said in words:
+        return words or "no word came from it"
+    return f"{words.partition('; expected ')[0]}: {answer.said}"
 
 
 def _text(hosts: Sequence[Facts], findings: Sequence[Finding], seconds: float) -> str:
-    color = use_color(sys.stdout)
+    paint = painter(use_color(sys.stdout))
     lines = []
     for finding in findings:
         word = "problem" if finding.is_problem else "note"
         text = _filled(f"{word:<8} {visible(finding.text)}", " " * 9)
-        if color:
-            text = f"\x1b[{'31' if finding.is_problem else '33'}m{word}\x1b[0m{text[len(word) :]}"
+        text = paint(word, "bad" if finding.is_problem else "doubtful") + text[len(word) :]
         indent = " " * 9
         cure = _filled(f"{indent}→ {visible(finding.cure)}", f"{indent}  ")
         lines += [text, cure]
-    silent = sum(finding.check == "silent" for finding in findings)
+    silent = sum(len(finding.hosts) for finding in findings if finding.check == "silent")
     names = visible(hosts[0]["host"]) if len(hosts) == 1 and not silent else f"{len(hosts) + silent} hosts"
     problems = sum(finding.is_problem for finding in findings)
     counts = {"problem": problems, "note": len(findings) - problems}

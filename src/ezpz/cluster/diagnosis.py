@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from ezpz.cluster import host_rules
-from ezpz.cluster.host_rules import Finding, gather, majority
+from ezpz.cluster.host_rules import Finding, gather, listed, majority
 from ezpz.cluster.installed import MPICH_KIND, OPEN_MPI
 from ezpz.cluster.network import chosen_interfaces
 
@@ -53,7 +53,7 @@ def diagnose(hosts: Sequence[Facts]) -> list[Finding]:
     found: dict[str, list[Finding]] = {}
     for facts in hosts:
         found.setdefault(str(facts["host"]), []).extend(finding for rule in _OF_ONE for finding in rule(facts))
-    findings = gather(found)
+    findings = [*gather(found), *_torch(hosts)]
     if len(hosts) > 1:
         for across in _OF_ALL:
             findings += across(hosts)
@@ -79,13 +79,6 @@ def _note(check: str, text: str, cure: str) -> Finding:
 
 
 # Of one host: Python
-
-
-def _torch(facts: Facts) -> Iterator[Finding]:
-    python = _part(facts, "python")
-    if python and "torch" not in python.get("versions", {}):
-        cure = "run `ezpz_setup_env`, or load the site's module that brings torch"
-        yield _problem("torch", f"no torch in {python.get('path')}", cure)
 
 
 def _build(facts: Facts) -> Iterator[Finding]:
@@ -292,12 +285,27 @@ def _mpi4py(facts: Facts) -> Iterator[Finding]:
 
 
 _OF_ONE: tuple[Callable[[Any], Iterator[Finding]], ...] = (
-    _torch, _build, _copies, _files, _places, _quotas, _limits, _health, _computed, _masks, _affinity,
+    _build, _copies, _files, _places, _quotas, _limits, _health, _computed, _masks, _affinity,
     _interface_variables, _fast_network, _own_name, _stale, _proxies, _hanging, _mpi4py,
 )  # fmt: skip
 
 
 # Over hosts
+
+
+def _torch(hosts: Sequence[Facts]) -> list[Finding]:
+    """Find hosts without torch: an installation may be for other programs, but not on a part of the hosts."""
+    lacking = {}
+    for facts in hosts:
+        python = _part(facts, "python")
+        if python and "torch" not in python.get("versions", {}):
+            lacking[str(facts["host"])] = f"no torch in {python.get('path')}"
+    cure = "run `ezpz_setup_env`, or load the site's module that brings torch"
+    is_problem = len(lacking) < len(hosts)
+    cure += f"; or leave out {listed([*lacking])}: --exclude {','.join(lacking)}" if is_problem else ", to train here"
+    found = {str(facts["host"]): lacking.get(str(facts["host"])) for facts in hosts}
+    return gather({host: [Finding(is_problem, text, cure, "torch")] if text else [] for host, text in found.items()})
+
 
 _COMPARED: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("Python", lambda facts: str(_part(facts, "python").get("version") or "")),
@@ -320,7 +328,9 @@ def _compare(hosts: Sequence[Facts]) -> Iterator[Finding]:
         ("devices", lambda facts: _counted(_part(facts, "devices"))),
         ("the script", lambda facts: _file(_part(facts, "script"))),
     ]
-    return host_rules.differences({what: [(str(facts["host"]), of(facts)) for facts in hosts] for what, of in rows})
+    found = {what: [(str(facts["host"]), of(facts)) for facts in hosts] for what, of in rows}
+    found["torch"] = [(host, version) for host, version in found["torch"] if version]  # see `_torch` for the others
+    return host_rules.differences(found)
 
 
 def _addresses(hosts: Sequence[Facts]) -> Iterator[Finding]:

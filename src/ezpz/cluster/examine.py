@@ -84,10 +84,16 @@ _MOST_OF_A_SCRIPT = 16 << 20  # bytes
 
 
 def stale_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a rank that a shell holds, which is none; empty inside a rank of a launcher."""
+    """Return the variables of a rank that a shell holds, which is none; empty inside a rank of a launcher.
+
+    The WORLD_SIZE that `ezpz_setup_job` has exported is none: it exports EZPZ_WORLD_SIZE with it.
+    """
     if environ.get("EZPZ_LAUNCH_ID") or environ.get("TORCHELASTIC_RUN_ID"):
         return {}
-    return {name: environ[name] for name in _STALE if name in environ}
+    found = {name: environ[name] for name in _STALE if name in environ}
+    if found.get("WORLD_SIZE") == environ.get("EZPZ_WORLD_SIZE"):
+        found.pop("WORLD_SIZE", None)
+    return found
 
 
 def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ _PATIENCE = 20.0  # seconds for the other hosts to answer when half of them have
 _LONGEST = 90.0  # seconds for that half
 _TO_END = 5.0  # seconds for the launches to end, and for those that do not, once more
 _LOOK = 0.05  # seconds
+_OWN = "ezpz: "  # how each line begins that `launch` itself writes
 _OF_NO_RANK = ("WORLD_SIZE", "CPU_BIND", "EZPZ_CHAIN")  # what the user sets for a training
 
 
@@ -40,12 +41,14 @@ class Answer(Record):
     Attributes:
         facts: What `ezpz.cluster.examine` has found there; None where that has not come.
         began: Whether a process has begun there, however far it came.
-        words: What `launch` wrote of it last.
+        words: Why its launch has failed.
+        said: The last line that another program wrote meanwhile, such as ssh.
     """
 
     facts: Mapping[str, Any] | None
     began: bool
     words: str = ""
+    said: str = ""
 
 
 def ask_together(request: Mapping[str, Any], folder: str, *options: str) -> tuple[list[Facts], int, str, list[str]]:
@@ -83,7 +86,8 @@ def ask_each(hosts: Sequence[str], request: Mapping[str, Any], folder: str, *opt
         options: Of `launch`, such as the launcher.
     """
     children: dict[str, subprocess.Popen[bytes]] = {}
-    waiting, limit = list(hosts), ("--timeout", str(_LONGEST))
+    begun: dict[str, float] = {}
+    waiting, limit = list(hosts), ("--timeout", str(2 * _LONGEST))  # should this process be killed
     end, is_counting = time.monotonic() + _LONGEST, False
     try:
         while time.monotonic() < end:
@@ -91,6 +95,7 @@ def ask_each(hosts: Sequence[str], request: Mapping[str, Any], folder: str, *opt
             if not waiting and not running:
                 break
             for host in waiting[: _AT_ONCE - running]:
+                begun[host] = time.monotonic()
                 children[host] = _start(request, os.path.join(folder, host), [*limit, "--hosts", host, *options])
                 waiting.remove(host)
             answered = sum(child.returncode == 0 for child in children.values())
@@ -98,8 +103,10 @@ def ask_each(hosts: Sequence[str], request: Mapping[str, Any], folder: str, *opt
                 end, is_counting = min(end, time.monotonic() + _PATIENCE), True
             time.sleep(_LOOK)
     finally:
+        now = time.monotonic()
+        waited = {host: now - begun[host] for host, child in children.items() if child.poll() is None}
         _end(list(children.values()))
-    return {host: _answer(os.path.join(folder, host)) for host in children}
+    return {host: _answer(os.path.join(folder, host), waited.get(host)) for host in children}
 
 
 def _start(request: Mapping[str, Any], folder: str, options: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -143,10 +150,16 @@ def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
         child.wait()
 
 
-def _answer(folder: str) -> Answer:
+def _answer(folder: str, waited: float | None) -> Answer:
+    """Return what has come of a launch; ``waited`` are the seconds after which it was ended, None if it ended itself.
+
+    What it says of the signal that ended it is nothing about the host.
+    """
     facts = next(iter(_facts(folder)), None)
     began = bool(facts or LaunchRecord.read(os.path.join(folder, "run.json")).began)
-    return Answer(facts=facts, began=began, words=_cause(folder))
+    words = _cause(folder) if waited is None else f"nothing came within {waited:.0f} s"
+    said = next((line for line in _lines(folder) if not line.startswith(_OWN)), "")
+    return Answer(facts=facts, began=began, words=words, said=said)
 
 
 def _facts(folder: str) -> list[Facts]:
@@ -162,6 +175,10 @@ def _cause(folder: str) -> str:
     cause = LaunchRecord.read(os.path.join(folder, "run.json")).failure.text
     if cause:
         return cause
+    return next(iter(_lines(folder)), "").removeprefix(_OWN).removeprefix("launch: ")
+
+
+def _lines(folder: str) -> list[str]:
+    """Return the lines on stderr of a launch, the last one first."""
     with open(os.path.join(folder, "words"), encoding="utf-8", errors="replace") as file:
-        last = next((line.strip() for line in reversed(file.readlines()) if line.strip()), "")
-    return last.removeprefix("ezpz: ").removeprefix("launch: ")
+        return [line.strip() for line in reversed(file.readlines()) if line.strip()]
