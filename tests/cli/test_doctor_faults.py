@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from lab import process, system
 from lab.ssh import Site
 
 DOCTOR = [sys.executable, "-m", "ezpz", "doctor"]
@@ -65,10 +66,10 @@ EXPECTED = {  # checks of each host's findings: a piece of the text, and of the 
     ("throttle", "n02: device 1 is throttled"): "administrators",
     ("hangs", "n03: HF_HOME does not answer"): "a mount",
     ("stale mount", "n03: TORCH_HOME ("): "a mount whose server has gone",
-    ("name", "n01 means 127.0.1.1 on n03"): "correct /etc/hosts or DNS on n03",
     ("own name", "n03: this host's own name means 127.0.1.1"): "/etc/hosts",
     ("own name", "n04: this host's own name n04 means no address"): "/etc/hosts",
-    ("reach", "n03, n04 cannot reach n01, where the ranks meet: "): "--exclude n03,n04",
+    ("reach", "n03 cannot reach n01, where the ranks meet: that name means the host itself"): "--exclude n03",
+    ("reach", "n04 cannot reach n01, where the ranks meet: "): "--exclude n04",
     ("quota", "n04: the quota of nas:/home is used up: 0.9 of 0.9 GiB"): "remove files",
     ("nofile", "n04: the limit nofile is 512"): "ulimit -n",
     ("down", "n03: the interface ib0 (10.9.9.3) is down"): "bring it up",
@@ -94,6 +95,44 @@ def site(make_hosts, clean_env, tmp_path):
 
 def doctor(site, *words, **more):
     return site.hosts["head"].run([*DOCTOR, *words], {**site.env, **more}, cwd=site.folder, timeout=90)
+
+
+SSH_ALONE = """iptables -A INPUT -i lo -j ACCEPT
+iptables -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+iptables -A INPUT -p tcp --dport 22 -j ACCEPT
+iptables -A INPUT -j @HOW@"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["DROP", "REJECT"])
+def test_a_firewall_that_lets_ssh_alone_in_is_named_once_by_doctor_and_by_launch(how, site):
+    missing = system.missing("iptables")
+    if missing:
+        pytest.skip(missing)
+    for name in ("n01", "n02", "n03"):
+        process.run(site.hosts[name].command(["sh", "-ec", SSH_ALONE.replace("@HOW@", how)])).check_returncode()
+    launch = [sys.executable, "-m", "ezpz.launch", "--hosts", "n[01-03]", "--ppn", "1", "true"]
+    # From the head, which the hosts reach.
+    done = doctor(site, "--json", "--hosts", "n[01-03]")
+    [found] = [each for each in json.loads(done.stdout)["findings"] if each["is_problem"]]
+    assert (done.returncode, found["check"]) == (125, "reach")
+    assert found["text"].startswith("no host reaches n01, where the ranks meet: on n02, n03, ")
+    done = site.hosts["head"].run(launch, site.env, cwd=site.folder, timeout=60)
+    why = {"DROP": "no answer within 1.5 s", "REJECT": "a firewall refuses the connection"}[how]
+    assert done.returncode == 125
+    assert f"no host reaches n01 (from first host), where the ranks meet: on n02, n03, {why}; open the" in done.stderr
+    # From the first host, which they do not reach.
+    done = site.hosts["n01"].run([*DOCTOR, "--json", "--hosts", "n[01-03]"], site.env, cwd=site.folder, timeout=90)
+    [found] = [each for each in json.loads(done.stdout)["findings"] if each["is_problem"]]
+    assert (done.returncode, found["check"], found["hosts"]) == (125, "silent", ["n02", "n03"])
+    assert "n02 cannot reach the launcher at port " in found["text"]
+    assert "open the ports between the hosts of a job" in found["cure"]
+    done = site.hosts["n01"].run(launch, site.env, cwd=site.folder, timeout=60)
+    said = done.stderr.splitlines()
+    assert done.returncode == 125
+    for name in ("n02", "n03"):
+        assert sum(f"{name} cannot reach the launcher at port " in line for line in said) == 1, done.stderr
+    assert "its agent came up there, and its own line says why it ended; no rank has begun" in done.stderr
 
 
 @pytest.mark.slow

@@ -148,6 +148,10 @@ DIFFERENCES = [
         ({"script__size": 811}, "the script of 811 bytes on n03, of 812 bytes on 2 hosts"),
         ({"script__digest": "1f2e"}, "the script of 812 bytes (SHA-256 1f2e) on n03, of 812 bytes on 2 hosts"),
         ({"master__addresses": ["127.0.1.1"]}, "n01 means 127.0.1.1 on n03, 10.0.0.1 on 1 other(s)"),
+        ({"master__addresses": ["127.0.1.1"], "master__problem": "Connection refused"},
+         "n03 cannot reach n01, where the ranks meet: that name means the host itself (127.x)"),
+        ({"master__addresses": [], "master__problem": "Name or service not known"},
+         "n03 cannot reach n01, where the ranks meet: the name is unknown (Name or service not known)"),
         ({"master__problem": "Connection refused"}, "n03 cannot reach n01, where the ranks meet: Connection refused"),
         ({"interfaces__ib0__address": "10.0.0.2"}, "n02, n03 have the same address 10.0.0.2 on the interface"),
     ]  # fmt: skip
@@ -200,7 +204,18 @@ def test_quotas_and_devices_are_those_of_the_tools_that_are_there(tmp_path):
 def test_what_no_host_can_reach_is_one_problem_and_a_bridge_that_all_have_is_none():
     hosts = [host(1), *(host(number, master__problem="timed out") for number in (2, 3))]
     [finding] = diagnose(hosts)
-    assert (finding.is_problem, finding.text) == (True, "no host reaches n01, where the ranks meet: on n02, timed out")
+    assert (finding.is_problem, finding.text) == (
+        True,
+        "no host reaches n01, where the ranks meet: on n02, n03, timed out",
+    )
+    hosts = [
+        host(1),
+        host(2),
+        *(host(number, master__problem=why) for number, why in ((3, "timed out"), (4, "no way"))),
+    ]
+    assert [each.text.partition(" n01, ")[2] for each in diagnose(hosts)] == [
+        "where the ranks meet: timed out", "where the ranks meet: no way",
+    ]  # fmt: skip
     docker = {"address": "172.17.0.1", "state": "down"}
     assert diagnose([host(number, interfaces__docker0=docker) for number in (1, 2, 3)]) == []
 

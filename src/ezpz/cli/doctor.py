@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from ezpz.cluster.host_rules import Finding, listed
 from ezpz.errors import MachineError, UsageError
 from ezpz.fields import as_dict
 from ezpz.files import open_regular, own_state_folder
+from ezpz.launch.host.connection import CUT_OFF
 from ezpz.launch.host_probe import Answer, ask_each, ask_together
 from ezpz.launch.temporary import TemporaryFolder
 from ezpz.redact import redact_text
@@ -189,18 +191,25 @@ def _silent(answers: Mapping[str, Answer]) -> list[Finding]:
     """Return what keeps hosts from answering; those of which the same is said come together."""
     alike: dict[str, list[str]] = {}
     for host, answer in answers.items():
-        alike.setdefault(_why_silent(host, answer).replace(host, "\0"), []).append(host)
+        alike.setdefault(_same(host, _why_silent(host, answer)), []).append(host)
     findings = []
-    for why, hosts in alike.items():
+    for hosts in alike.values():
         several = len(hosts) > 1
-        words = why.replace("\0", hosts[0])
+        words = _why_silent(hosts[0], answers[hosts[0]])
         text = f"{listed(hosts)} {'do' if several else 'does'} not answer: {words}"
-        cure = (
-            f"see whether {'they are' if several else 'it is'} up, and whether `launch --hosts {hosts[0]} true` runs "
-            f"there; or leave {'them' if several else 'it'} out: --exclude {','.join(hosts)}"
-        )
+        cure = "open the ports between the hosts of a job: ranks and their agents need more than that of ssh"
+        if CUT_OFF not in words:
+            cure = (
+                f"see whether {'they are' if several else 'it is'} up, and whether `launch --hosts {hosts[0]} true` "
+                f"runs there; or leave {'them' if several else 'it'} out: --exclude {','.join(hosts)}"
+            )
         findings.append(Finding(True, text, cure, "silent", hosts))
     return findings
+
+
+def _same(host: str, why: str) -> str:
+    """Return a reason without what differs from host to host: its name, the port of its launch."""
+    return re.sub(r"port \d+", "port", why.replace(host, "\0"))
 
 
 def _why_silent(host: str, answer: Answer) -> str:

@@ -345,26 +345,30 @@ def _addresses(hosts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _name_of_first(hosts: Sequence[Facts]) -> Iterator[Finding]:
-    """Find hosts that mean another address by the first host's name."""
-    others = _that_connect(hosts)
+    """Find hosts that reach the first one by another address than the others do; `_reach` names those that do not."""
+    others = [(host, master) for host, master in _that_connect(hosts) if not master.get("problem")]
     meant = ["/".join(master.get("addresses") or ()) for _, master in others]
     common, count = majority(meant)
-    if any(not value.startswith("127.") for value in meant) and common.startswith("127."):
-        common, count = majority([value for value in meant if not value.startswith("127.")])
     for (host, master), value in zip(others, meant, strict=True):
         if value != common:
-            must_fail = not value or value.startswith("127.")
-            there = f"{common or 'nothing'} on {count} other(s)"
-            text = f"{master.get('name')} means {value or 'nothing'} on {host}, {there}"
-            cure = f"correct /etc/hosts or DNS on {host}, or leave it out: --exclude {host}"
-            yield (_problem if must_fail else _note)("name", text, cure)
+            text = (
+                f"{master.get('name')} means {value or 'nothing'} on {host}, {common or 'nothing'} on {count} other(s)"
+            )
+            yield _note("name", text, f"correct /etc/hosts or DNS on {host}, or leave it out: --exclude {host}")
 
 
 def _reach(hosts: Sequence[Facts]) -> Iterator[Finding]:
     """Find hosts that cannot connect to the first one."""
     others = _that_connect(hosts)
-    problems = {host: str(master["problem"]) for host, master in others if master.get("problem")}
+    problems = {host: _why_unreached(master) for host, master in others if master.get("problem")}
     return host_rules.unreached(next((str(master.get("name")) for _, master in others), ""), problems, len(others))
+
+
+def _why_unreached(master: dict[str, Any]) -> str:
+    addresses = master.get("addresses") or ()
+    if not addresses:
+        return f"the name is unknown ({master['problem']})"
+    return host_rules.ITSELF if all(str(each).startswith("127.") for each in addresses) else str(master["problem"])
 
 
 def _clocks(hosts: Sequence[Facts]) -> Iterator[Finding]:

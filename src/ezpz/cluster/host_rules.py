@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _NAMED = 3  # hosts that are named one by one
 _MIB = 1 << 20
 _ROOM = 64 * _MIB  # bytes that should be free wherever something is written
+ITSELF = "that name means the host itself (127.x)"  # why a host does not reach the first one
 
 
 class Finding(Record):
@@ -110,17 +111,23 @@ def same_address(used: Iterable[tuple[str, str, str]]) -> Iterator[Finding]:
 
 
 def unreached(first: str, problems: Mapping[str, str], others: int) -> Iterator[Finding]:
-    """Find hosts that cannot connect to the first one, and why, among so many others."""
-    if not problems:
-        return
-    host, problem = next(iter(problems.items()))
-    if len(problems) == others:
-        text = f"no host reaches {first}, where the ranks meet: on {host}, {problem}"
+    """Find hosts that cannot connect to the first one, and why, among so many others.
+
+    Where none can, that is one finding, else one for each reason.
+    """
+    reasons: dict[str, list[str]] = {}
+    for host, problem in problems.items():
+        reasons.setdefault(problem, []).append(host)
+    if problems and len(problems) == others:
+        why = "; ".join(f"on {listed(hosts)}, {problem}" for problem, hosts in reasons.items())
+        text = f"no host reaches {first}, where the ranks meet: {why}"
         cure = "open the ports between the hosts of a job, or name an interface that they share (GLOO_SOCKET_IFNAME)"
-    else:
-        text = f"{listed([*problems])} cannot reach {first}, where the ranks meet: {problem}"
-        cure = f"correct /etc/hosts, DNS or the network of {host}, or leave it out: --exclude {','.join(problems)}"
-    yield Finding(True, text, cure, "reach")
+        yield Finding(True, text, cure, "reach", list(problems))
+        return
+    for problem, hosts in reasons.items():
+        text = f"{listed(hosts)} cannot reach {first}, where the ranks meet: {problem}"
+        cure = f"correct /etc/hosts, DNS or the network of {hosts[0]}, or leave it out: --exclude {','.join(hosts)}"
+        yield Finding(True, text, cure, "reach", hosts)
 
 
 def differences(rows: Mapping[str, Sequence[tuple[str, str]]]) -> Iterator[Finding]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import socket
 import time
 
+from ezpz.cluster.network import REFUSED_ON_THE_WAY, is_refused_by_icmp, keep_icmp
+
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from typing import Any
@@ -63,13 +65,17 @@ def join(name: str, port: int, rank: int) -> dict[str, Any]:
     """
     end, problem = time.monotonic() + LIMIT, "no answer"
     while time.monotonic() < end:
-        try:
-            connection = socket.create_connection((name, port), timeout=max(0.1, end - time.monotonic()))
-        except OSError as error:
-            problem = str(error.strerror or error)
-            time.sleep(0.05)
-            continue
-        with connection:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
+            keep_icmp(connection)
+            connection.settimeout(max(0.1, end - time.monotonic()))
+            try:
+                connection.connect((name, port))
+            except OSError as error:
+                if isinstance(error, ConnectionRefusedError) and is_refused_by_icmp(connection):
+                    return {"problem": REFUSED_ON_THE_WAY}
+                problem = str(error.strerror or error)
+                time.sleep(0.05)
+                continue
             try:
                 _answer(connection, rank, 2 * LIMIT)
             except (OSError, ValueError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 
 from ezpz.fields import Record
 
@@ -20,6 +21,11 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h
 INTERFACE_VARIABLES = (  # which interface a library is to use
     "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE",
 )  # fmt: skip
+REFUSED_ON_THE_WAY = "a firewall refuses the connection"  # why a host is not reached
+_RECVERR = {  # of linux/in.h and linux/in6.h: messages of ICMP are kept for the socket, see ip(7)
+    socket.AF_INET: (socket.IPPROTO_IP, 11),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, 25),
+}
 _NOWHERE = "192.0.2.1"  # RFC 5737: an address of no host; the kernel answers with its default route
 
 
@@ -50,6 +56,24 @@ def route_to(host: str = "") -> Route:
 def _interface(address: str) -> str:
     """Return the name of the interface that has an address; empty where the system does not tell."""
     return next((name for name, own in interface_addresses() if own == address), "")
+
+
+def keep_icmp(connection: socket.socket) -> None:
+    """Have the kernel keep what `is_refused_by_icmp` asks for, before a socket is connected; Linux alone does."""
+    if sys.platform == "linux":
+        connection.setsockopt(*_RECVERR[connection.family], 1)
+
+
+def is_refused_by_icmp(connection: socket.socket) -> bool:
+    """Tell whether a message of ICMP has refused a connection.
+
+    A firewall does so (``REJECT`` of iptables, ``reject`` of nft); a host where nobody listens resets it. False where
+    that is not known.
+    """
+    try:
+        return bool(connection.recvmsg(1, 512, socket.MSG_ERRQUEUE)[1])
+    except (OSError, AttributeError):  # no such message; not Linux
+        return False
 
 
 def interface_addresses() -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ import time
 from ezpz.errors import MachineError
 from ezpz.fields import Record
 from ezpz.interpreter import module_line
+from ezpz.launch.host.connection import CUT_OFF
 from ezpz.records.launch import LaunchRecord
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -42,7 +43,7 @@ class Answer(Record):
         facts: What `ezpz.cluster.examine` has found there; None where that has not come.
         began: Whether a process has begun there, however far it came.
         words: Why its launch has failed.
-        said: The last line that another program wrote meanwhile, such as ssh.
+        said: The last line of another program meanwhile, such as ssh, or of an agent that cannot reach the launcher.
     """
 
     facts: Mapping[str, Any] | None
@@ -158,8 +159,8 @@ def _answer(folder: str, waited: float | None) -> Answer:
     facts = next(iter(_facts(folder)), None)
     began = bool(facts or LaunchRecord.read(os.path.join(folder, "run.json")).began)
     words = _cause(folder) if waited is None else f"nothing came within {waited:.0f} s"
-    said = next((line for line in _lines(folder) if not line.startswith(_OWN)), "")
-    return Answer(facts=facts, began=began, words=words, said=said)
+    said = next((line for line in _lines(folder) if CUT_OFF in line or not line.startswith(_OWN)), "")
+    return Answer(facts=facts, began=began, words=words, said=said.removeprefix(_OWN))
 
 
 def _facts(folder: str) -> list[Facts]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ezpz.launch.frames import Keys
     from ezpz.launch.messages import Message
 
+CUT_OFF = "cannot reach the launcher"  # `ezpz doctor` looks for these words in what an agent writes through ssh
 _PATIENCE = 10.0  # seconds for one address of the launcher to answer
 _PATIENCE_AGAIN = 2.0  # the same for one that was reached before: signals and ranks wait meanwhile
 _TRIES = 6  # at one address: a launcher that many strangers call hangs up on the oldest of them
@@ -376,8 +377,8 @@ def connect(variable: str, index: int) -> Connection:
         again = _again(place, secret, Greeting(frames.OUTPUTS, index, agent))
         return Connection(ends[0], ends[1], welcome.settings, clock, slots, again=again)
     raise LaunchError(
-        f"{os.uname().nodename} cannot reach the launcher at port {port} ({'; '.join(reasons)}); expected an open way "
-        "back. Does a firewall stand between them? Start `launch` on one of the hosts."
+        f"{os.uname().nodename} {CUT_OFF} at port {port} ({'; '.join(reasons)}); expected an open way back. Does a "
+        "firewall stand between them? Open the ports between the hosts of a job, and start `launch` on one of them."
     )
 
 

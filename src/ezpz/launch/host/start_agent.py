@@ -324,10 +324,6 @@ def _forget(file: str) -> None:
 
 def _refused(connection: Connection | NoConnection, error: EzpzError) -> int:
     """Tell why no rank begins here, and return the exit code."""
-    if isinstance(connection, NoConnection):  # else the launcher says it
-        from ezpz.visible import show
-
-        show(f"ezpz: {error}", sys.stderr)
     connection.report(messages.Refused(text=str(error), cannot=True))
     return error.exit_code
 

@@ -356,6 +356,8 @@ class _AgentsRun(Run):
             return
         host = self.plan.placement.hosts[child.host]
         meaning = self.plan.agents.meaning(child.code or 0, self._payload.path)
+        if child.code == _REFUSED and not meaning:
+            meaning = "its agent came up there, and its own line says why it ended"
         trial = f"expected an agent that reports. Try `{self._trial(child.host)}`"
         text = f"{self._ending(child)}{f': {meaning}' if meaning else f'; {trial}'}"
         why = UNREACHED if child.code == _OF_SSH else ""

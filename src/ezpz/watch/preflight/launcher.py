@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Preflight", "Refusal", "refusals"]
 
+_MEANS = {"unknown": "is an unknown name", "loopback": "means the host itself"}
 _MUST_FAIL = {"folder", "script", "mask"}
 _FULL = 120  # seconds for `ezpz doctor`
 _RECORDED = 1024  # hosts whose facts are in run.json; of more, what was found alone
@@ -291,12 +292,28 @@ def _no_master(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[Refusa
     elif others and len(others) == len(names) - 1:
         cut = _unreached(hosts, plan)
         if len(cut) < len(others):
+            yield from _no_name(hosts, cut, address, len(others))
             return
         (name, problem), *more = cut.items()
         [finding] = host_rules.unreached(f"{address} (from {origin})", cut, len(others))
         # One other host alone may be at fault itself.
         blames = {names[0]: f"{UNREACHED_BY_ALL} ({name}: {problem})"} if more and not by_user else {}
         yield Refusal(f"{finding.text}; {finding.cure}", blames, by_user)
+
+
+def _no_name(hosts: Mapping[str, Looked], cut: Mapping[str, str], address: str, others: int) -> Iterator[Refusal]:
+    """Find hosts on which the address means nothing, or the host itself: their ranks cannot meet the others.
+
+    One that gives no answer may only be busy, which is a note.
+    """
+    certain = {name: why for name, why in cut.items() if hosts[name].master in {"unknown", "loopback"}}
+    found = [f"{each.text}; {each.cure}" for each in host_rules.unreached(address, certain, others)]
+    if found:
+        yield Refusal(
+            "; ".join(found),
+            {name: f"on it {address} {_MEANS[hosts[name].master]}" for name in certain},
+            is_users=False,
+        )
 
 
 def _unreached(hosts: Mapping[str, Looked], plan: LaunchPlan) -> dict[str, str]:
@@ -311,7 +328,7 @@ def _cut_off(looked: Looked, first: Looked | None) -> str:
     if looked.master == "unknown":
         return f"the name is unknown ({looked.reach})"
     if looked.master == "loopback":
-        return "" if first and first.place == looked.place else "that name means the host itself (127.x)"
+        return "" if first and first.place == looked.place else host_rules.ITSELF
     return looked.reach
 
 

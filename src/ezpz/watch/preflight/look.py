@@ -14,7 +14,7 @@ import re
 import select
 import socket
 
-from ezpz.cluster.network import missing_interfaces, route_to
+from ezpz.cluster.network import REFUSED_ON_THE_WAY, is_refused_by_icmp, keep_icmp, missing_interfaces, route_to
 from ezpz.files import find_program
 from ezpz.interpreter import is_python
 from ezpz.watch.preflight.messages import Looked
@@ -179,14 +179,17 @@ def _meaning(infos: Sequence[tuple[object, ...]]) -> str:
 
 
 def _call(family: int, address: tuple[object, ...]) -> str:
-    """Return why a host does not answer; a refusal is an answer, because nobody listens there yet."""
+    """Return why a host does not answer; a refusal of its own is an answer, because nobody listens there yet."""
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
+        keep_icmp(probe)
         problem = probe.connect_ex(address)
         if problem == errno.EINPROGRESS:
             if not select.select([], [probe], [], _ANSWER)[1]:
                 return f"no answer within {_ANSWER:g} s"
             problem = probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if problem == errno.ECONNREFUSED and is_refused_by_icmp(probe):
+            return REFUSED_ON_THE_WAY
     return "" if problem in {0, errno.ECONNREFUSED} else os.strerror(problem)
 
 
