@@ -288,6 +288,16 @@ def test_a_job_found_by_the_hosts_name_says_so():
     assert any("found by the name of this host, n02" in note for note in found.notes)
 
 
+def test_beside_a_job_of_pbs_on_other_hosts_a_note_says_where_to_run_this():
+    record = load("pbs-ssh-elsewhere")
+    found = detect(record["env"], *machine(record))
+    assert (found.scheduler, found.hosts) == ("none", ("head",))
+    way = "to use its hosts, run this on n01"
+    assert found.notes[0] == f"job 1.head of yours runs on n01, n02, n03 and not here (1 more elsewhere too); {way}"
+    jobless = {**record["env"], "EZPZ_SCHEDULER": "none", "EZPZ_HOSTS": "head"}  # as `ezpz_setup_job` has found before
+    assert detect(jobless, *machine(record)).notes == ()
+
+
 def test_several_jobs_on_this_host_are_an_error_that_says_how_to_choose():
     record = load("pbs-batch-mpiprocs")  # the user's jobs 1.head and 2.head share n01
     with pytest.raises(MachineError, match=r"1\.head, 2\.head all run on n01 .*export PBS_JOBID=1\.head"):

@@ -149,11 +149,11 @@ def test_without_the_task_manager_ssh_is_used_and_a_note_says_why(job):
     assert notes == ["ezpz: note: ssh starts the agents, and not pbs_tmrsh: no pbs_tmrsh on PATH"]
     other = {**ssh, **out_of_job()}
     note = f"ssh starts the agents, and not pbs_tmrsh: neither this shell nor any other process of yours on this host \
-belongs to job {JOB}"
+belongs to job {JOB}; where ssh is closed, run this on n01, in a shell of the job"
     assert note in job.launch("true", env=other).stderr
     forced = job.launch("--flavour", "pbs_tmrsh", "true", env=other)
     assert forced.returncode == 125
-    assert f"belongs to job {JOB}; expected a shell on the first host of a job. Use `--flavour ssh`" in forced.stderr
+    assert f"belongs to job {JOB}; expected a shell of the job on its first host. Run this on n01, use" in forced.stderr
     assert "note:" not in job.launch("--flavour", "ssh", "true", env=other).stderr
 
 

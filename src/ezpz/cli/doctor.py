@@ -107,10 +107,12 @@ def _check(options: Namespace) -> None:
         from ezpz.launch.options import parse
         from ezpz.launch.survey import survey
 
-        if survey(parse([], {})).allocation.scheduler == "none":
+        allocation = survey(parse([], {})).allocation
+        if allocation.scheduler == "none":
+            notes = "".join(f" ({note})" for note in allocation.notes)
             raise UsageError(
-                "--job (from the command line): this shell is in no job that `ezpz where` knows; expected one. Name "
-                "hosts with --hosts LIST, or leave it out for this host."
+                f"--job (from the command line): this shell is in no job that `ezpz where` knows{notes}; expected one. "
+                "Name hosts with --hosts LIST, or leave it out for this host."
             )
 
 

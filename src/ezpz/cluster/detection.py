@@ -16,7 +16,7 @@ from ezpz.proc import parse_stat
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ezpz.cluster.allocation import Read, Run
     from ezpz.cluster.scheduler import Scheduler
@@ -27,7 +27,7 @@ _DEEPEST = 64  # ancestors that are looked at: far more than shells are ever nes
 def find(environ: Mapping[str, str], read: Read, run: Run, *, more: bool) -> Allocation:
     """Return the hosts that this process may use, with notes on what schedulers have left unsaid."""
     try:
-        found = _by_variables(environ, read, run, more=more) or _by_host(environ, read, run) or _this_host(read, run)
+        found = _by_variables(environ, read, run, more=more) or _by_host(environ, read, run)
     finally:
         finish(run)
     notes = (*found.notes, *_unsaid(found, environ, run, more=more))
@@ -50,11 +50,14 @@ def _by_variables(environ: Mapping[str, str], read: Read, run: Run, *, more: boo
     return _with_note(allocation, environ, marked, why) if allocation else None
 
 
-def _by_host(environ: Mapping[str, str], read: Read, run: Run) -> Allocation | None:
-    """Return the user's running job on this host, for a shell that was opened by ssh and has no variables of it."""
+def _by_host(environ: Mapping[str, str], read: Read, run: Run) -> Allocation:
+    """Return the user's running job on this host, for a shell that was opened by ssh and has no variables of it.
+
+    Where there is none it is this host alone, with a note on jobs that run on others: such a shell is no part of them.
+    """
     host = host_name(read)
     if is_known_jobless(environ, host):
-        return None
+        return _this_host(read, run)
     user = environ.get("USER") or environ.get("LOGNAME") or _user()
     every = schedulers()
     ask_ahead(run, [line for one in every for line in one.about_host(host, user)])
@@ -63,7 +66,16 @@ def _by_host(environ: Mapping[str, str], read: Read, run: Run) -> Allocation | N
         if allocation:
             note = f"this shell has no variables of the job: it was found by the name of this host, {host}"
             return replace(allocation, notes=(*allocation.notes, note))
-    return None
+    jobs = {job: hosts for one in every for job, hosts in one.running(user, run).items() if hosts}
+    return replace(_this_host(read, run), notes=tuple(_on_others(jobs)))
+
+
+def _on_others(jobs: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield where the first of the user's jobs runs, of those that are not on this host."""
+    for job, hosts in list(jobs.items())[:1]:
+        more = f" ({len(jobs) - 1} more elsewhere too)" if len(jobs) > 1 else ""
+        shown = ", ".join(hosts[:3]) + ", …" * (len(hosts) > 3)
+        yield f"job {job} of yours runs on {shown} and not here{more}; to use its hosts, run this on {hosts[0]}"
 
 
 def _this_host(read: Read, run: Run) -> Allocation:

@@ -149,7 +149,7 @@ class Pbs(Scheduler):
         text = ask(run, plain)
         if text is None:
             return None
-        jobs = _jobs_on(host, text) or _jobs_on(host, run(with_tasks))
+        jobs = _on(host, _running(text)) or _on(host, _running(run(with_tasks)))
         if not jobs:
             return None
         if len(jobs) > 1:
@@ -157,11 +157,14 @@ class Pbs(Scheduler):
                 f"cannot tell which job this shell belongs to: {', '.join(jobs)} all run on {host} (from qstat); "
                 f"expected one. Choose it: `export PBS_JOBID={next(iter(jobs))}`."
             )
-        [(job, words)] = jobs.items()
+        [(job, hosts)] = jobs.items()
         known = show_job(job, run)
-        hosts = tuple(dict.fromkeys(exec_hosts(words)))
         origin = dict.fromkeys(("scheduler", "job_id", "hosts"), f"qstat -u {user} -n1rw")
         return known or Allocation("pbs", job, hosts, origin=origin)
+
+    def running(self, user: str, run: Run) -> Mapping[str, Sequence[str]]:
+        """Return the user's running jobs and their hosts, by the list that `find` has asked for."""
+        return _running(run(self.about_host("", user)[0]))
 
 
 def _process_of(job: str, names: Sequence[str]) -> tuple[int, str]:
@@ -221,16 +224,19 @@ def _shrunk(environ: Mapping[str, str], job: str, lines: list[str]) -> tuple[str
     return (f"{len(gone)} hosts have left the job since this shell was set up: {shown}; run ezpz_setup_job again",)
 
 
-def _jobs_on(host: str, text: str | None) -> dict[str, str]:
-    """Return the running jobs on a host: id and exec_host."""
+def _running(text: str | None) -> dict[str, tuple[str, ...]]:
+    """Return the running jobs of ``qstat -n1w``, each with its hosts."""
     jobs = {}
     for line in (text or "").splitlines():
         words = line.split()
         # id user queue name session hosts tasks memory time state elapsed exec_host
-        running = len(words) >= 11 and words[-3] == "R" and "/" in words[-1] and is_job(words[0])
-        if running and any(is_same_host(host, name) for name in exec_hosts(words[-1])):
-            jobs[words[0]] = words[-1]
+        if len(words) >= 11 and words[-3] == "R" and "/" in words[-1] and is_job(words[0]):
+            jobs[words[0]] = tuple(dict.fromkeys(exec_hosts(words[-1])))
     return jobs
+
+
+def _on(host: str, jobs: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    return {job: hosts for job, hosts in jobs.items() if any(is_same_host(host, name) for name in hosts)}
 
 
 SCHEDULER = Pbs()

@@ -15,7 +15,7 @@ from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ezpz.cluster.allocation import Allocation, Grant, Read, Run
 
@@ -173,6 +173,11 @@ class Scheduler:
         """
         del host, user, run
         return None
+
+    def running(self, user: str, run: Run) -> Mapping[str, Sequence[str]]:
+        """Return the user's running jobs, each with its hosts, as far as `find` has learned of them on its way."""
+        del user, run
+        return {}
 
     def doubt(self, environ: Mapping[str, str], run: Run) -> str:
         """Return why it is not certain that a shell in which no job was found is in none; empty where it is."""

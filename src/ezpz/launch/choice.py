@@ -225,8 +225,8 @@ def _requested(around: _Surroundings, name: str) -> Choice:
     if exe and asked.by_scheduler and around.reach.problem and not around.is_here:
         raise LaunchError(
             f"{name} cannot start ranks on {', '.join(around.allocation.hosts[:3])} (from --flavour): "
-            f"{around.reach.problem}; expected a shell on the first host of a job. Use `--flavour {LAST_RESORT}`, or "
-            "leave it out."
+            f"{around.reach.problem}; expected a shell of the job on its first host. Run this on "
+            f"{around.allocation.hosts[0]}, use `--flavour {LAST_RESORT}`, or leave it out."
         )
     if exe:
         return _of_known(around, asked, exe, "--flavour")

@@ -15,7 +15,7 @@ from ezpz.cluster.launchers import NOT_STARTED
 from ezpz.cluster.probe import is_here
 from ezpz.cluster.scheduler import Reach
 from ezpz.errors import MachineError
-from ezpz.files import private_folder, write_lines
+from ezpz.files import find_program, private_folder, write_lines
 from ezpz.interpreter import script_of
 from ezpz.launch.binding import by_agents, choose_binding, chosen_cpus
 from ezpz.launch.choice import choose, choose_mpi
@@ -123,7 +123,7 @@ class PlanBuilder:
             *options.notes,
             *_unread(chosen, placement),
             *_advice(chosen),
-            *(() if options.flavour else _unreached(scheduler, chosen, self.environ)),
+            *(() if options.flavour else _unreached(scheduler, chosen, self.environ, placement.hosts[0])),
             *_in_front(scheduler),
             *_cleaned(options.command, self.environ),
         )
@@ -371,14 +371,16 @@ def _knows_its_way(site: Site | None, scheduler: Scheduler) -> bool:
     return bool(site and site.launcher and not scheduler.own_launcher)
 
 
-def _unreached(scheduler: Scheduler, chosen: Chosen, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a note where ssh reaches other hosts because the scheduler cannot be asked to."""
+def _unreached(scheduler: Scheduler, chosen: Chosen, environ: Mapping[str, str], first: str) -> tuple[str, ...]:
+    """Return a note where ssh reaches other hosts because the scheduler cannot be asked to, as it can on the first."""
     why, site, flavour = chosen.reach.problem, chosen.site, chosen.choice.flavour
     if not (why and scheduler.agent_flavour):
         return ()
     program = scheduler.remote_shell[0]
     if isinstance(flavour, AgentFlavour):
-        return (f"{flavour.title} starts the agents, and not {program}: {why}",)
+        way = f"; where ssh is closed, run this on {first}, in a shell of the job"
+        way = "" if _knows_its_way(site, scheduler) or not find_program(program, environ.get("PATH")) else way
+        return (f"{flavour.title} starts the agents, and not {program}: {why}{way}",)
     # The user may have set how an MPI starts its daemons.
     named = (*environ, *(site.launcher_args if site else ()), *chosen.launcher_args)
     if not isinstance(flavour, MpiFlavour) or not flavour.shell_options or flavour.starts_as_told(named):
