@@ -2,12 +2,15 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
+from ezpz.cluster import meeting
 from ezpz.cluster.diagnosis import diagnose
 from ezpz.cluster.examine import examine
 
@@ -83,3 +86,16 @@ def test_a_site_that_starts_a_thread_in_every_python_is_looked_at_once(tmp_path,
     env = {**clean_env, "PYTHONPATH": str(tmp_path), "TORCH_DEVICE": "cpu"}
     subprocess.run([sys.executable, "-c", line], env=env, cwd=tmp_path, check=True, timeout=100)
     assert started.stat().st_size <= 6  # this process, that which looks, and what it asks about Python and torch
+
+
+def test_a_host_that_comes_before_the_first_one_listens_meets_it_all_the_same():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    found = {}
+    early = threading.Thread(target=lambda: found.update(meeting.join("127.0.0.1", port, 1)))
+    early.start()
+    time.sleep(0.2)  # its first calls are refused
+    met = meeting.receive(port, 1)
+    early.join()
+    assert (found, met["problem"], set(met["clocks"])) == ({"problem": ""}, "", {"1"})

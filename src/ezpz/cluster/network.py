@@ -70,6 +70,7 @@ def is_refused_by_icmp(connection: socket.socket) -> bool:
     A firewall does so (``REJECT`` of iptables, ``reject`` of nft); a host where nobody listens resets it. False where
     that is not known.
     """
+    connection.setblocking(False)  # with a time limit Python would wait for such a message
     try:
         return bool(connection.recvmsg(1, 512, socket.MSG_ERRQUEUE)[1])
     except (OSError, AttributeError):  # no such message; not Linux
