@@ -173,7 +173,8 @@ def make(root):
     kept = root / f"tmp/ezpz-{os.getuid()}/records/2026-11-20-162001-bcde2345"
     kept.mkdir(parents=True, mode=0o700)
     (root / f"tmp/ezpz-{os.getuid()}").chmod(0o700)
-    (kept / "run.json").write_text(json.dumps({**LAUNCH, "launch_id": "bcde2345", "state": "running"}))
+    older = {"launch_id": "bcde2345", "state": "running", "started": LAUNCH["started"] - 1.0}
+    (kept / "run.json").write_text(json.dumps({**LAUNCH, **older}))
 
 
 def _fifo(path):

@@ -21,7 +21,7 @@ LINES = [
     *("ezpz fetch --list", "ezpz kill", "ezpz benchmark --list", "ezpz runs one", "ezpz compare one one"),
     *(f"ezpz launch -n 2 {option} true" for option in ("--dry-run", "--explain", "--json")),
     *("ezpz plot one", "ezpz watch one", "ezpz export one --csv", "ezpz report one", "ezpz open one", "ezpz shell"),
-    *("ezpz init laptop", "ezpz.launch", "ezpz.cluster --sh", "ezpz.test_dist --help"),
+    *("ezpz init laptop", "ezpz.launch --help", "ezpz.cluster --sh", "ezpz.test_dist --help"),
 ]
 # Of these a whole process of their own: each ends in another way.
 REAL = [["sites"], ["launch", "-n", "2", "--dry-run", "true"], ["export", "one", "--csv"], ["--version"], []]

@@ -179,7 +179,7 @@ def test_no_line_of_4096_ranks_is_wider_than_a_terminal(clean_env, tmp_path, sub
             large_record(tmp_path, hosts)
             code, text = on_terminal(["startup", "run.json"], {**clean_env, "TERM": "xterm"}, tmp_path)
             assert code == 0, text
-            lines = text.splitlines()
+            lines = [line for line in text.splitlines() if not line.startswith("record: ")]  # a path stays whole
             assert max(map(len, lines)) <= 80, max(lines, key=len)
             assert len(lines) < 70
             said = " ".join(line.strip() for line in lines)
