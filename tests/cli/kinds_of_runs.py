@@ -46,9 +46,10 @@ if how != "records nothing":
             time.sleep(600)
 open("done", "w").close()
 """
+# As `squeue --Format=JobArrayID:|,JobID:|,…` prints jobs.
 SQUEUE = """\
-4711|PENDING|2|{later}|N/A|main|Priority|{folder}|{folder}/job.sh|train
-4710|FAILED|1|{earlier}|{earlier}|main|NonZeroExitCode|{folder}|{folder}/job.sh|train
+4711|4711|PENDING|2|{later}|N/A|main|Priority|0|1||{folder}|{folder}/slurm-4711.out|train|
+4710|4710|FAILED|1|{earlier}|{earlier}|main|NonZeroExitCode|0|1|n01|{folder}|{folder}/slurm-4710.out|train|
 """
 
 

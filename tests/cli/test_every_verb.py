@@ -86,6 +86,7 @@ class Cell:
         lines = (self.ended.out if self.ended.out.strip() else self.ended.err).splitlines()
         if lines[0].startswith("of launch "):  # what another test on this machine has left stands where nothing would
             lines = [NOTHING]
+        lines = [line for line in lines if " was asked " not in line]  # the last one of `ezpz status`
         titles = TYPED[self.typed] if self.ended.out.strip() else None
         if titles is not None and len(lines) > 1:
             lines = [" ".join(map(str.strip, takewhile(str.strip, lines[titles:])))]
@@ -223,7 +224,8 @@ def last_steps(cells):
         if cell.typed == "ezpz runs --json RUN":
             yield cell, cell.json()[0]["last_step"]
         elif cell.typed == "ezpz status --json RUN":
-            yield from ((cell, row["step"]) for row in cell.json()["rows"] if row["run_folder"])
+            # It counts steps, which begin with 0.
+            yield from ((cell, row["step"] - 1) for row in cell.json()["rows"] if row["run_folder"])
         elif cell.typed in {"ezpz plot RUN", "ezpz watch --once RUN"}:
             yield cell, int(re.search(r"\bsteps? (?:\d+ to )?(\d+)", cell.ended.out)[1])
         elif cell.typed == "ezpz export --csv RUN":

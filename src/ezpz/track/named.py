@@ -643,9 +643,10 @@ class JobAloneError(UnknownError):
 
     def __init__(self, word: str, job: KnownJob) -> None:
         self.job = job
+        output = "" if job.state == "queued" else f", `ezpz logs {job.job}` its output"
         super().__init__(
             f"job {job.job} ({job.state}) has no launch ({word!r} from the command line); expected "
-            f"one in which `launch` has begun. `ezpz status {job.job}` shows it, `ezpz logs {job.job}` its output."
+            f"one in which `launch` has begun. `ezpz status {job.job}` shows it{output}."
         )
 
 
