@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 from ezpz import fields
-from ezpz.records.chain import ChainJobs, ChainLimits, ChainSave
-from ezpz.records.collectives import CollectivesRecord
-from ezpz.records.hardware import HardwareRow
-from ezpz.records.journal import JournalRow, OverRanks, SeenBySteps
-from ezpz.records.launch import LaunchRecord
-from ezpz.records.lease import LeaseEntry
-from ezpz.records.run import RunRecord
-from ezpz.records.stored import Stored
+from ezpz.records.chain_records import ChainJobs, ChainLimits, ChainSave
+from ezpz.records.collectives_record import CollectivesRecord
+from ezpz.records.hardware_record import HardwareRow
+from ezpz.records.journal_lines import JournalRow, OverRanks, SeenBySteps
+from ezpz.records.launch_record import LaunchRecord
+from ezpz.records.lease_record import LeaseEntry
+from ezpz.records.run_record import RunRecord
+from ezpz.records.stored_files import Stored
 
 PAGE = Path(__file__).parent / "files.md"
 BEGIN, END = "<!-- fields: python docs/record_fields.py writes them -->", "<!-- end of fields -->"

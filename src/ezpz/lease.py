@@ -19,7 +19,7 @@ import os
 import re
 
 from ezpz.files import open_regular, write_whole
-from ezpz.records.lease import LeaseEntry
+from ezpz.records.lease_record import LeaseEntry
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

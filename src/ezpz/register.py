@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any, Protocol
 
-    from ezpz.records.launch import LaunchRecord
+    from ezpz.records.launch_record import LaunchRecord
 
     class KnownJob(Protocol):
         """A job of this user that a scheduler knows: `ezpz.cluster.job.Job`."""
@@ -251,7 +251,7 @@ def read(path: str) -> Launch | None:
     """
     import json
 
-    from ezpz.records.launch import Launcher, LaunchRecord  # 2 ms that no launch need pay for
+    from ezpz.records.launch_record import Launcher, LaunchRecord  # 2 ms that no launch need pay for
 
     try:
         with open(path, "rb", opener=open_regular) as file:

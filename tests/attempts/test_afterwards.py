@@ -2,7 +2,7 @@
 
 import json
 
-from ezpz.records.launch import Failure
+from ezpz.records.launch_record import Failure
 from ezpz.track.launches import find_launch, launch_cause
 from ezpz.track.report import build_page
 from ezpz.track.run import open_run

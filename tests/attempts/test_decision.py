@@ -3,7 +3,7 @@
 import random
 
 from ezpz.launch.decision import Again, Attempts, Clock, Raised, Stop, decide, needs_probe, raised
-from ezpz.records.launch import Attempt, ProbedHost
+from ezpz.records.launch_record import Attempt, ProbedHost
 
 HOSTS = ("n01", "n02", "n03", "n04")
 THREE = ["n01", "n02", "n03"]

@@ -22,7 +22,7 @@ from cli.runs_on_disk import write_run
 from ezpz.checkpoint.manifest import NAME, Manifest
 from ezpz.cli import main
 from ezpz.files import read_bytes
-from ezpz.records.launch import LaunchRecord
+from ezpz.records.launch_record import LaunchRecord
 from ezpz.track.folder import RunFile, read_record
 from lab.seed import of_the_day, some
 

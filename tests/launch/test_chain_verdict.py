@@ -6,7 +6,7 @@ from ezpz.cluster.job import Job
 from ezpz.launch.chain_verdict import Ending, read, verdict
 from ezpz.launch.decision import Clock
 from ezpz.launch.run import failures
-from ezpz.records.launch import Attempt
+from ezpz.records.launch_record import Attempt
 
 of_job = partial(Job, "12")
 CLOCK = Clock(now=1000.0, end=9000.0)

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from ezpz.cli import runs as runs_verb
-from ezpz.records.run import RunRecord
+from ezpz.records.run_record import RunRecord
 from ezpz.track.chains import chain_of, in_words, run_folders
 
 

@@ -1,6 +1,6 @@
 """What two runs have set differently: kinds by name, order, and what is material."""
 
-from ezpz.records.run import RunRecord
+from ezpz.records.run_record import RunRecord
 from ezpz.track.compare.differences import change_of, differences, folded, same, shorten
 from ezpz.track.compare.kinds import Kind, kind_of
 from ezpz.track.compare.settings import why_not

@@ -9,7 +9,7 @@ import pytest
 from test_report import Page, check, ordinary, write_run
 
 from ezpz.fields import replace
-from ezpz.records.hardware import HardwareRow, HardwareSummary
+from ezpz.records.hardware_record import HardwareRow, HardwareSummary
 from ezpz.track.hardware import newest_values, per_joule, read_hardware
 from ezpz.track.report import build_page
 from ezpz.track.report.hardware import hardware_map

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from ezpz.quantities import duration
 from ezpz.track import stored
-from ezpz.track.quantities import duration
 from ezpz.track.run import Run
 from ezpz.track.terminal import follow
 from ezpz.track.terminal.follow import Followed, Live

@@ -10,7 +10,7 @@ import pytest
 from folders import leave_run
 from test_textplot import SHAPES
 
-from ezpz.track.quantities import duration, number
+from ezpz.quantities import duration, number
 from ezpz.track.report import build_page, write_report
 from ezpz.track.report.charts import hosts_startup_chart
 from ezpz.track.report.heat import gray_png

@@ -13,9 +13,9 @@ from ezpz import History
 from ezpz.cli.runs import glance, render
 from ezpz.errors import UsageError
 from ezpz.fields import as_far_as_it_fits
-from ezpz.records.journal import JournalRow
-from ezpz.records.run import RunRecord
-from ezpz.track.quantities import duration
+from ezpz.quantities import duration
+from ezpz.records.journal_lines import JournalRow
+from ezpz.records.run_record import RunRecord
 from ezpz.track.report.head import header
 from ezpz.track.run import is_run, open_run, seconds_taken
 from ezpz.track.table import counted, gather

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from ezpz.records.launch import LaunchRecord
+from ezpz.records.launch_record import LaunchRecord
 from ezpz.track.startup import GROUPS, STAGES, Startup, changes, delays, host_intervals, latest_hosts, read_startup
 
 NAMES = [stage.name for stage in STAGES if stage.name != "shim"]

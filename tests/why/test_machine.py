@@ -1,7 +1,7 @@
 """The rules about the machine under a run, each with its table of records and the cause that they show."""
 
 from ezpz.fields import as_far_as_it_fits
-from ezpz.records.launch import Kernel
+from ezpz.records.launch_record import Kernel
 from ezpz.why import Certainty, Facts, diagnose
 from ezpz.why.machine import killed_for_memory, not_killed_for_memory, size_in_words
 

@@ -1,6 +1,6 @@
 """What ranks recorded and where they are, as real launches left it, each with the cause that must stand first."""
 
-from ezpz.records.launch import LaunchRecord
+from ezpz.records.launch_record import LaunchRecord
 from ezpz.why import Certainty, Facts, diagnose, last_line
 
 PLAN = {"hosts": ["n01", "n02"], "ranks_per_host": [2, 2], "world_size": 4}

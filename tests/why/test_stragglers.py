@@ -10,13 +10,13 @@ import pytest
 from ezpz.dist import arrivals as arrivals_of_rank
 from ezpz.dist.arrivals import arrivals, where
 from ezpz.fields import replace
-from ezpz.records.launch import LaunchRecord
+from ezpz.records.launch_record import LaunchRecord
 from ezpz.watch.stragglers import launcher as arrivals_of_launch
 from ezpz.watch.stragglers.launcher import ArrivalRecord, read_times
 from ezpz.watch.stragglers.messages import ArrivalsTold, RankArrivals
 from ezpz.why import Facts, diagnose
 from ezpz.why.lag import Arrival, Meeting, mean_lags, meetings, window
-from ezpz.why.stragglers import chance, find
+from ezpz.why.straggler_rules import chance, find
 from lab.watching import launcher_handle
 
 WORLDS = 200

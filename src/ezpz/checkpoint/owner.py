@@ -28,7 +28,7 @@ from ezpz.files import make_closed_folder
 from ezpz.track.writer_lock import birth
 
 if TYPE_CHECKING:
-    from ezpz.records.lease import LeaseEntry
+    from ezpz.records.lease_record import LeaseEntry
 
 __all__ = ["EVERY", "SILENT", "claim"]
 

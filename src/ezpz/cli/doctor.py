@@ -22,9 +22,9 @@ from ezpz.files import open_regular, own_state_folder
 from ezpz.launch.host.connection import CUT_OFF
 from ezpz.launch.host_probe import Answer, ask_each, ask_together
 from ezpz.launch.temporary import TemporaryFolder
+from ezpz.quantities import duration
 from ezpz.redact import redact_text
 from ezpz.tables import wrapped
-from ezpz.track.quantities import duration
 from ezpz.visible import painter, show, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

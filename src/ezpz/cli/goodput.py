@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from ezpz.errors import UsageError
+from ezpz.quantities import duration
 from ezpz.tables import aligned, bar, cut, screen_width, wrapped
 from ezpz.track.chains import is_chain, run_folders
 from ezpz.track.goodput import ROWS, account, as_json, read_spans
 from ezpz.track.named import run_named
-from ezpz.track.quantities import duration
 from ezpz.track.run import open_run
 from ezpz.track.terminal.screen import say
 from ezpz.visible import visible

@@ -28,7 +28,7 @@ from ezpz.errors import EzpzError, MachineError, UsageError
 from ezpz.interpreter import module_line
 from ezpz.launch.ask import ask
 from ezpz.launch.host import process_tree
-from ezpz.records.launch import LaunchRecord
+from ezpz.records.launch_record import LaunchRecord
 from ezpz.register import Launch, folders_of, lives, named, recorded, running
 from ezpz.track.named import JobAloneError, UnknownError, id_named, names_another, running_named, unknown
 from ezpz.visible import show

@@ -14,7 +14,7 @@ from ezpz.cluster.jobs import my_jobs, not_listed, scheduler_questions, user_nam
 from ezpz.cluster.questions import SCHEDULER_LIMIT
 from ezpz.errors import UsageError
 from ezpz.files import inside, open_regular, refuse_unreadable
-from ezpz.records.launch import LaunchRecord
+from ezpz.records.launch_record import LaunchRecord
 from ezpz.register import heads, may_run, of_record
 from ezpz.track.named import UnknownError, record_named
 from ezpz.visible import show

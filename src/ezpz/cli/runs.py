@@ -18,6 +18,7 @@ from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import NoAccessError, open_regular, refuse_unreadable
+from ezpz.quantities import duration
 from ezpz.redact import redact_text
 from ezpz.tables import USUAL, Column, cut, hanging, or_dash, screen_width, table, wrapped
 from ezpz.track.chains import chain_of, in_words
@@ -25,7 +26,6 @@ from ezpz.track.hardware import per_joule
 from ezpz.track.named import below, find_runs, runs_named
 from ezpz.track.named import root as usual_root
 from ezpz.track.names import main_loss, main_throughput, unit
-from ezpz.track.quantities import duration
 from ezpz.track.records import parse
 from ezpz.track.run import open_run, seconds_taken
 from ezpz.track.run_summary import RunSummary
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
-    from ezpz.records.run import RunRecord
+    from ezpz.records.run_record import RunRecord
     from ezpz.track.records import Row
 
 

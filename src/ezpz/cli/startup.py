@@ -15,11 +15,11 @@ from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import read_bytes, refuse_unreadable
-from ezpz.records.launch import LaunchRecord
+from ezpz.quantities import duration
+from ezpz.records.launch_record import LaunchRecord
 from ezpz.register import heads, main_folder, may_run
 from ezpz.tables import Column, cut, screen_width, table, wrapped
 from ezpz.track.named import RUN_FILES, record_named
-from ezpz.track.quantities import duration
 from ezpz.track.startup import GROUPS, STAGES, Startup, changes, delays, latest_hosts, median, read_startup
 from ezpz.track.terminal.screen import say
 from ezpz.visible import shorten, show, visible

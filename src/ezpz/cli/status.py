@@ -17,7 +17,7 @@ from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import EzpzError
 from ezpz.fields import Record
 from ezpz.files import open_regular, read_bytes
-from ezpz.records.launch import LaunchRecord
+from ezpz.records.launch_record import LaunchRecord
 from ezpz.register import heads, of_record, running
 from ezpz.tables import USUAL, Column, or_dash, screen_width, table, wrapped
 from ezpz.visible import painter, shorten, show, use_color, visible
@@ -306,7 +306,7 @@ def _newest_run(record: LaunchRecord) -> str:
 
     Of one that runs, the record names the run that it had begun with; further ones are in outputs/, or beside that one.
     """
-    from ezpz.records.run import RunRecord
+    from ezpz.records.run_record import RunRecord
 
     known = record.run_folder
     own = {record.launch_id, *(row.launch_id for row in record.attempts)}

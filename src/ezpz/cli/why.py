@@ -14,12 +14,12 @@ from ezpz.cluster.jobs import my_jobs, scheduler_questions, user_name
 from ezpz.cluster.questions import SCHEDULER_LIMIT
 from ezpz.errors import EzpzError, MachineError
 from ezpz.fields import replace
-from ezpz.records.launch import LaunchRecord
-from ezpz.records.run import RunRecord
+from ezpz.quantities import duration
+from ezpz.records.launch_record import LaunchRecord
+from ezpz.records.run_record import RunRecord
 from ezpz.register import as_here, read
 from ezpz.tables import hanging
 from ezpz.track.named import last_started, launch_named, without_launch
-from ezpz.track.quantities import duration
 from ezpz.visible import show, visible
 from ezpz.why import Certainty, Facts, diagnose
 

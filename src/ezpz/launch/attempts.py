@@ -22,7 +22,7 @@ from ezpz.launch.planning import PlanBuilder
 from ezpz.launch.selection import all_hosts
 from ezpz.launch.session import say
 from ezpz.launch.survey import survey
-from ezpz.records.launch import Attempt, LaunchRecord, ProbedHost
+from ezpz.records.launch_record import Attempt, LaunchRecord, ProbedHost
 from ezpz.why.last_words import broken_device
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

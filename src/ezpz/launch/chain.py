@@ -34,8 +34,8 @@ from ezpz.launch.chain_verdict import AGAIN, DONE, STOP, UNDECIDED, Ending, is_f
 from ezpz.launch.decision import Clock
 from ezpz.launch.lease import HeldError, Lease, kept, take
 from ezpz.launch.session import say
-from ezpz.records.chain import CHAIN, JOBS, SAVED, VERDICT, ChainJob, ChainJobs, ChainLimits, ChainSave
-from ezpz.records.launch import Failure, LaunchRecord
+from ezpz.records.chain_records import CHAIN, JOBS, SAVED, VERDICT, ChainJob, ChainJobs, ChainLimits, ChainSave
+from ezpz.records.launch_record import Failure, LaunchRecord
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.job import Call
     from ezpz.launch.session import Session
-    from ezpz.records.lease import LeaseEntry
+    from ezpz.records.lease_record import LeaseEntry
 
 __all__ = ["VARIABLE", "Chain", "note_save", "run_in_chain", "stop_chain_of"]
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from ezpz.cluster.job import CANCELLED, HOST_FAILURE, PREEMPTED, QUEUED, RUNNING, TIME_LIMIT, UNKNOWN, Job
 from ezpz.fields import Record
 from ezpz.launch.decision import Again, Attempts, Clock, decide
-from ezpz.records.launch import Attempt
+from ezpz.records.launch_record import Attempt
 
 __all__ = ["AGAIN", "DONE", "STOP", "UNDECIDED", "Ending", "is_from_outside", "read", "verdict"]
 

@@ -23,7 +23,7 @@ from ezpz.fields import Record
 from ezpz.launch.host.stacks import Frame
 from ezpz.launch.places import locate
 from ezpz.launch.run.failures import LOST, NODE_FAILED, NOT_STARTED, UNREACHED, UNREACHED_BY_ALL
-from ezpz.records.launch import Attempt, ProbedHost
+from ezpz.records.launch_record import Attempt, ProbedHost
 from ezpz.why.last_words import broken_device, ending, full_disk, without_rank_tags
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

@@ -15,7 +15,7 @@ from ezpz.errors import MachineError
 from ezpz.fields import Record
 from ezpz.interpreter import module_line
 from ezpz.launch.host.connection import CUT_OFF
-from ezpz.records.launch import LaunchRecord
+from ezpz.records.launch_record import LaunchRecord
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

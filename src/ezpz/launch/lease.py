@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ezpz.records.lease import LeaseEntry
+    from ezpz.records.lease_record import LeaseEntry
 
 __all__ = ["ENDS", "EVERY", "PATIENCE", "SILENT", "VOID", "HeldError", "Lease", "age", "holder", "kept", "take"]
 

@@ -18,7 +18,7 @@ import time
 from ezpz import register
 from ezpz.errors import MachineError, UsageError
 from ezpz.files import own_state_folder, private_folder, read_bytes, remove_folder, write_whole
-from ezpz.records.stored import SCHEMA
+from ezpz.records.stored_files import SCHEMA
 from ezpz.redact import redact_argv, redact_config
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.launch.plan import LaunchPlan
-    from ezpz.records.launch import LaunchRecord
+    from ezpz.records.launch_record import LaunchRecord
 
 _KEPT = 100  # launches
 _LONGEST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host
@@ -265,7 +265,7 @@ def says_running(folder: str, plan: LaunchPlan) -> bool:
 
 def _read(folder: str, plan: LaunchPlan) -> LaunchRecord:
     """Return this launch's record; an empty one where there is none, or that of another."""
-    from ezpz.records.launch import LaunchRecord
+    from ezpz.records.launch_record import LaunchRecord
 
     known = LaunchRecord.read(os.path.join(folder, "run.json")) if folder else LaunchRecord()
     return known if known.launch_id == plan.supervision.launch_id else LaunchRecord()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ezpz.records.journal import SeenBySteps
+from ezpz.records.journal_lines import SeenBySteps
 from ezpz.track.records import iter_kind
 from ezpz.track.seen import NO_BATCH, UNKNOWN, unpacked
 

@@ -19,7 +19,7 @@ from ezpz.track.names import BEFORE_COLLECTIVE, is_step_time, is_throughput, is_
 from ezpz.track.series import Series, stretch_means
 from ezpz.track.table import first_steps
 from ezpz.track.values import decode
-from ezpz.why.stragglers import CHANCE, LAG, chance
+from ezpz.why.straggler_rules import CHANCE, LAG, chance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -259,8 +259,8 @@ class Slowest(NamedTuple):
 def slowest(of: Matrix, whole: Matrix | None = None) -> Slowest | None:
     """Return the rank that is slower than the others; None where none is, or where chance explains it.
 
-    As of `ezpz.why.stragglers`, which tells the same while a run goes on: it has to be a tenth slower, by a tenth of a
-    whole step where that is known, and ranks that are alike would show its lags in less than 1 of 10,000 runs.
+    As of `ezpz.why.straggler_rules`, which tells the same while a run goes on: it has to be a tenth slower, by a tenth
+    of a whole step where that is known, and ranks that are alike would show its lags in less than 1 of 10,000 runs.
 
     Args:
         of: A time, of which much is slow, or a throughput.

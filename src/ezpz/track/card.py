@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ezpz.log import get_logger, write_later_lines
-from ezpz.records.run import RunRecord
+from ezpz.quantities import duration, number
+from ezpz.records.run_record import RunRecord
 from ezpz.track.names import is_step_time, is_validation
-from ezpz.track.quantities import duration, number
 from ezpz.track.run_summary import RunSummary
 from ezpz.track.speed import speed_of, steady
 from ezpz.track.steps import epochs_of, rows_of_training, steps_of

@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 
 from ezpz.files import read_text
-from ezpz.records.chain import CHAIN, JOBS, VERDICT, ChainJobs, ChainLimits
-from ezpz.records.launch import LaunchRecord
+from ezpz.records.chain_records import CHAIN, JOBS, VERDICT, ChainJobs, ChainLimits
+from ezpz.records.launch_record import LaunchRecord
 from ezpz.track.launches import find_launch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ezpz.records.run import RunRecord
+    from ezpz.records.run_record import RunRecord
 
 
 def is_chain(folder: Path) -> bool:

@@ -21,8 +21,8 @@ from time import time
 
 from ezpz.errors import UsageError
 from ezpz.files import make_closed_folder, read_bytes, read_object, write_whole
-from ezpz.records.run import RunRecord
-from ezpz.records.stored import SCHEMA
+from ezpz.records.run_record import RunRecord
+from ezpz.records.stored_files import SCHEMA
 from ezpz.redact import redact_config, redact_text
 from ezpz.save_requests import AskedToEnd
 from ezpz.track.writer_lock import birth

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 
 from ezpz.fields import Record, replace
-from ezpz.records.run import RunRecord
+from ezpz.quantities import duration
+from ezpz.records.run_record import RunRecord
 from ezpz.track.intervals import Interval, one_after_another
-from ezpz.track.quantities import duration
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -413,7 +413,7 @@ def _span(
     jobs: set[str],
 ) -> Span:
     running = state == "running"
-    from ezpz.records.launch import LaunchRecord
+    from ezpz.records.launch_record import LaunchRecord
     from ezpz.track.launches import find_launch
 
     times = columns.get("times", ())

@@ -14,16 +14,16 @@ import os
 import time
 
 from ezpz.files import LARGEST, open_regular
-from ezpz.records.hardware import HardwareRow
+from ezpz.quantities import duration
+from ezpz.records.hardware_record import HardwareRow
 from ezpz.track.launches import find_launch
-from ezpz.track.quantities import duration
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from ezpz.records.hardware import HardwareSummary
+    from ezpz.records.hardware_record import HardwareSummary
     from ezpz.track.run import Run
 
 __all__ = ["newest_values", "per_joule", "read_hardware"]

@@ -8,12 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from ezpz.fields import Record
-from ezpz.records.launch import Failure, LaunchRecord
+from ezpz.records.launch_record import Failure, LaunchRecord
 from ezpz.why.engine import says_more
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from ezpz.records.run import RunRecord
+    from ezpz.records.run_record import RunRecord
 
 _HOSTS = 4  # of an attempt that are named
 _DECIDES = 300.0  # seconds: a probe, memory that is waited for, and a pause are over by then

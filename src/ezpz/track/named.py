@@ -25,8 +25,8 @@ from ezpz import register
 from ezpz.errors import UsageError, nearest
 from ezpz.fields import Record
 from ezpz.files import LARGEST, no_access, open_regular, read_object, refuse_unreadable
-from ezpz.records.launch import LaunchRecord
-from ezpz.records.run import RunRecord
+from ezpz.records.launch_record import LaunchRecord
+from ezpz.records.run_record import RunRecord
 from ezpz.register import SHORTEST, Launch, ambiguous, is_of_job, main_folder, named, read, recorded
 from ezpz.track.launches import find_launch
 from ezpz.track.run import is_run

@@ -12,7 +12,7 @@ from time import time
 
 from ezpz.errors import UsageError
 from ezpz.files import refuse_unreadable
-from ezpz.records.run import RunRecord
+from ezpz.records.run_record import RunRecord
 from ezpz.redact import redact_config, redact_text
 from ezpz.track.folder import read_record
 from ezpz.track.launches import failed_elsewhere, launch_cause

@@ -9,9 +9,9 @@ from __future__ import annotations
 from itertools import islice
 
 from ezpz.fields import Record
-from ezpz.records.launch import LaunchRecord, StageReached
+from ezpz.quantities import duration
+from ezpz.records.launch_record import LaunchRecord, StageReached
 from ezpz.track.intervals import Interval, one_after_another
-from ezpz.track.quantities import duration
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

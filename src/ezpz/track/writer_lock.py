@@ -22,7 +22,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ezpz.records.run import RunRecord
+    from ezpz.records.run_record import RunRecord
 
 _SILENT = 600.0  # seconds without a row after which a run on another host counts as gone
 _TAIL = 1 << 16  # bytes of a journal that hold its last row

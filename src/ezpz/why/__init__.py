@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from ezpz.why.cause import Cause, Certainty
 from ezpz.why.engine import diagnose, last_line
-from ezpz.why.facts import Facts
+from ezpz.why.known_facts import Facts
 
 __all__ = ["Cause", "Certainty", "Facts", "diagnose", "last_line"]

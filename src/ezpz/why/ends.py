@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 
 from ezpz.why.cause import Cause, Certainty
-from ezpz.why.hangs import STEPS_ADVICE, of_torch
+from ezpz.why.hang_rules import STEPS_ADVICE, of_torch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ezpz.records.launch import Failure
-    from ezpz.why.facts import Facts
+    from ezpz.records.launch_record import Failure
+    from ezpz.why.known_facts import Facts
 
 __all__ = ["ended_by_itself", "interrupted", "left_early", "lost_host"]
 

@@ -6,9 +6,9 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ezpz.records.launch import FoundCause
+    from ezpz.records.launch_record import FoundCause
     from ezpz.why.cause import Cause
-    from ezpz.why.facts import Facts
+    from ezpz.why.known_facts import Facts
 
     Rule = Callable[[Facts], Iterable[Cause]]
 
@@ -23,25 +23,25 @@ _SPOKEN = {"non-finite-loss", "same-batches"}
 
 def _rules() -> tuple[Rule, ...]:
     """Return every rule; of two causes of the same certainty, the one of the earlier rule comes first."""
-    from ezpz.why import curves, ends, hangs, stragglers
+    from ezpz.why import ends, hang_rules, loss_rules, straggler_rules
     from ezpz.why.machine import MACHINE_RULES
 
     return (
         ends.interrupted,
-        hangs.refused_size,
-        hangs.other_model,
+        hang_rules.refused_size,
+        hang_rules.other_model,
         *MACHINE_RULES,
-        hangs.mismatch,
-        hangs.missing,
-        hangs.left_behind,
-        hangs.missing_by_stacks,
-        curves.ended_by_loss,
+        hang_rules.mismatch,
+        hang_rules.missing,
+        hang_rules.left_behind,
+        hang_rules.missing_by_stacks,
+        loss_rules.ended_by_loss,
         # Ends that others explain stand behind what explains them.
         ends.left_early,
         ends.ended_by_itself,
         ends.lost_host,
-        curves.of_losses,
-        stragglers.straggler,
+        loss_rules.of_losses,
+        straggler_rules.straggler,
     )
 
 

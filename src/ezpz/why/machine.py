@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from ezpz.records.launch import Failure, Kernel, Room
-    from ezpz.why.facts import Facts
+    from ezpz.records.launch_record import Failure, Kernel, Room
+    from ezpz.why.known_facts import Facts
 
 __all__ = ["MACHINE_RULES", "killed_for_memory", "size_in_words"]
 

@@ -198,7 +198,7 @@ def _counted(memory: KernelCounts) -> dict[str, Any] | None:
 def _of_memory(kernel: Mapping[str, Any] | None) -> str:
     """Return what the kernel says of a SIGKILL that nothing of ours has sent; empty where that is not known."""
     from ezpz.fields import as_far_as_it_fits
-    from ezpz.records.launch import Kernel
+    from ezpz.records.launch_record import Kernel
     from ezpz.why.machine import killed_for_memory, not_killed_for_memory
 
     counted = as_far_as_it_fits(Kernel, dict(kernel or {}), [])

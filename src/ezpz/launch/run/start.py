@@ -213,7 +213,7 @@ class Run(Supervisor):
         """
         if not (fields["exit_code"] or self.world.run_folder or self._watched):  # nothing could say more
             return ""
-        from ezpz.records.launch import LaunchRecord
+        from ezpz.records.launch_record import LaunchRecord
         from ezpz.why import Facts, diagnose, last_line
 
         try:

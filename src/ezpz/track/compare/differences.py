@@ -16,7 +16,7 @@ from ezpz.visible import shorten, visible
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ezpz.records.run import RunRecord
+    from ezpz.records.run_record import RunRecord
 
     _Settings = dict[tuple[str, str], Setting]
 

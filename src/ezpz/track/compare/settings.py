@@ -18,7 +18,7 @@ from ezpz.track.names import words_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ezpz.records.run import RunRecord
+    from ezpz.records.run_record import RunRecord
 
 
 # Whether a step means the same in two runs: as many samples, of as many tokens.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.quantities import duration, number
 from ezpz.track.goodput import account, intervals, read_spans
 from ezpz.track.intervals import one_after_another
 from ezpz.track.launches import find_launch
 from ezpz.track.names import PARTS, is_step_time, part_of_step
-from ezpz.track.quantities import duration, number
 from ezpz.track.report.lines import Line, bounds, bucket_means, deltas, line_of, rounded, widened
 from ezpz.track.report.markup import Chart, shown
 from ezpz.track.report.svg import HALF, NARROW, WIDE, Frame, axis_x, axis_y, dots, marks, path, place, plot, with_room

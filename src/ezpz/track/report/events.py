@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ezpz.quantities import duration
 from ezpz.redact import redact_text
 from ezpz.track.launches import find_launch
-from ezpz.track.quantities import duration
 from ezpz.track.report.tables import Part, table, value_text
 from ezpz.track.table import restarts
 

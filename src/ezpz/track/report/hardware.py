@@ -14,7 +14,7 @@ from ezpz.track.series import Series
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ezpz.records.hardware import DeviceFigures, HardwareRow
+    from ezpz.records.hardware_record import DeviceFigures, HardwareRow
     from ezpz.track.report.markup import Chart
 
 _FEW = 6  # devices that have a line each; of more, the least, the mean and the most

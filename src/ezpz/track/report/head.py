@@ -6,9 +6,9 @@ import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.quantities import duration, number
 from ezpz.track.launches import find_launch
 from ezpz.track.names import group_names, is_memory, is_validation, unit
-from ezpz.track.quantities import duration, number
 from ezpz.track.report.markup import shown
 from ezpz.track.run_summary import RunSummary
 from ezpz.track.speed import speed_of

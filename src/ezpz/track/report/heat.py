@@ -10,9 +10,9 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from ezpz.quantities import duration, number
 from ezpz.track.by_rank import Matrix, slowest, typical_of_rank
 from ezpz.track.names import unit
-from ezpz.track.quantities import duration, number
 from ezpz.track.report.lines import bounds, deltas, rounded
 from ezpz.track.report.markup import Chart
 from ezpz.track.report.svg import Frame, axis_x, marks, place

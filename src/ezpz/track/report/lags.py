@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from ezpz.fields import from_fields
 from ezpz.files import read_bytes
-from ezpz.records.launch import LagRow
+from ezpz.quantities import duration
+from ezpz.records.launch_record import LagRow
 from ezpz.track.launches import find_launch
-from ezpz.track.quantities import duration
 from ezpz.track.report.markup import shown
 from ezpz.track.report.tables import Part
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ezpz.records.run import RunRecord
+    from ezpz.records.run_record import RunRecord
     from ezpz.track.run import Run
     from ezpz.track.table import Table
 

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ezpz.quantities import number
 from ezpz.track.facts import flatten
-from ezpz.track.quantities import number
 from ezpz.track.report.markup import shown
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from time import localtime, strftime, time
 from typing import TYPE_CHECKING
 
+from ezpz.quantities import duration
 from ezpz.track.hardware import newest_values
-from ezpz.track.quantities import duration
 from ezpz.track.run import seconds_taken
 from ezpz.track.series import limits, ordered, stretch_means
 from ezpz.track.terminal.choice import listed, matching

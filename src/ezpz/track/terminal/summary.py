@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ezpz.quantities import duration
 from ezpz.tables import aligned
-from ezpz.track.quantities import duration
 from ezpz.track.run import seconds_taken
 from ezpz.track.terminal.choice import choose
 from ezpz.track.terminal.width import cleaned, columns

@@ -194,7 +194,7 @@ class Hangs(LauncherSide):
     def explain(self, facts: Facts, *, failed: bool) -> None:
         """Add the last collectives, and keep them in ``collectives.json``."""
         from ezpz.launch import record
-        from ezpz.records.collectives import COLLECTIVES, CollectivesRecord
+        from ezpz.records.collectives_record import COLLECTIVES, CollectivesRecord
 
         collectives = self._collectives.as_json(self.handle.launch) if self._collectives else {}
         if collectives and failed:

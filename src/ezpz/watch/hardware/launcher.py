@@ -310,7 +310,7 @@ def _short(value: float) -> float:
 
 def _add_to_run(folder: str, launch: str, summary: Mapping[str, Any]) -> None:
     """Add the summary to the ``run.json`` of a run whose process has ended; it must be of this launch."""
-    from ezpz.records.run import RunRecord  # not before the end of the launch
+    from ezpz.records.run_record import RunRecord  # not before the end of the launch
 
     path = os.path.join(folder, "run.json")
     record = RunRecord.read(path)

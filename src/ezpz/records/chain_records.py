@@ -6,7 +6,7 @@ The file ``verdict`` holds one line, `ezpz.launch.chain_verdict.read`.
 from __future__ import annotations
 
 from ezpz.fields import Part, flag_field, list_field, number_field, real_field, text_field
-from ezpz.records.stored import LONGEST, Stored, text
+from ezpz.records.stored_files import LONGEST, Stored, text
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

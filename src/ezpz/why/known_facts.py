@@ -6,9 +6,9 @@ import os
 
 from ezpz.fields import as_far_as_it_fits
 from ezpz.files import read_object
-from ezpz.records.collectives import COLLECTIVES, CollectivesRecord, RankCollectives
-from ezpz.records.launch import AskedRanks, Failure, LaunchRecord
-from ezpz.records.run import RunRecord
+from ezpz.records.collectives_record import COLLECTIVES, CollectivesRecord, RankCollectives
+from ezpz.records.launch_record import AskedRanks, Failure, LaunchRecord
+from ezpz.records.run_record import RunRecord
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

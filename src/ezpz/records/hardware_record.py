@@ -18,7 +18,7 @@ from ezpz.fields import (
     row_field,
     text_field,
 )
-from ezpz.records.stored import LONGEST, Stored
+from ezpz.records.stored_files import LONGEST, Stored
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

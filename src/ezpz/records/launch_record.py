@@ -19,8 +19,8 @@ from ezpz.fields import (
     replace,
     text_field,
 )
-from ezpz.records.hardware import HardwareSummary
-from ezpz.records.stored import LONGEST, Stored, text
+from ezpz.records.hardware_record import HardwareSummary
+from ezpz.records.stored_files import LONGEST, Stored, text
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

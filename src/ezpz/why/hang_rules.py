@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 
 from ezpz.fields import replace
-from ezpz.records.collectives import Entry
+from ezpz.records.collectives_record import Entry
 from ezpz.why.cause import Cause, Certainty
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ezpz.why.facts import Facts
+    from ezpz.why.known_facts import Facts
 
     _Kind = tuple[str, str]  # operation, and sizes of a collective
 

@@ -15,15 +15,15 @@ from __future__ import annotations
 import math
 
 from ezpz.fields import Record
-from ezpz.records.launch import Arrivals, Shares, Window
+from ezpz.records.launch_record import Arrivals, Shares, Window
 from ezpz.why.cause import Cause, Certainty
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ezpz.records.launch import Group
-    from ezpz.why.facts import Facts
+    from ezpz.records.launch_record import Group
+    from ezpz.why.known_facts import Facts
 
 __all__ = ["CHANCE", "LAG", "Straggler", "chance", "find", "straggler"]
 

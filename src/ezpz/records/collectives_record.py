@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ezpz.fields import Json, Part, Record, flag_field, list_field, number_field, real_field, text_field
-from ezpz.records.stored import LONGEST, Stored
+from ezpz.records.stored_files import LONGEST, Stored
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ezpz.records.run import Finding
-    from ezpz.why.facts import Facts
+    from ezpz.records.run_record import Finding
+    from ezpz.why.known_facts import Facts
 
 __all__ = ["ended_by_loss", "of_losses"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ezpz.fields import flag_field, number_field, text_field
-from ezpz.records.stored import LONGEST, Stored
+from ezpz.records.stored_files import LONGEST, Stored
 
 __all__ = ["LeaseEntry"]
 
