@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from ezpz.cluster.devices.nvml import Nvml
-from ezpz.cluster.devices.visible import Ranks
+from ezpz.cluster.devices.visible_devices import Ranks
 from ezpz.watch.hardware.sampler.files import Files
 from ezpz.watch.hardware.sampler.host import Host
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ezpz.cluster import count_devices
-from ezpz.cluster.devices import masks
+from ezpz.cluster.devices import mask_variables
 
 KFD = "/sys/class/kfd/kfd/topology/nodes/{}/properties"
 FOUR_AMD = {KFD.format(0): "simd_count 0\n"} | {KFD.format(node): "simd_count 440\n" for node in range(1, 5)}
@@ -51,14 +51,14 @@ def test_cuda_lists_end_at_the_first_entry_that_is_none(subtests):
     for text, exist, count, noted in CUDA:
         with subtests.test(text=text, exist=exist):
             files = nvidia(exist) if exist else {"/proc/driver/nvidia/version": "NVRM"}
-            found = masks.visible({"CUDA_VISIBLE_DEVICES": text}, "nvidia", exist, files.get)
+            found = mask_variables.visible({"CUDA_VISIBLE_DEVICES": text}, "nvidia", exist, files.get)
             assert tuple(found)[:3] == (count, "cuda" if count else "cpu", "CUDA_VISIBLE_DEVICES")
             assert noted in "; ".join(found.notes)
             assert bool(noted) == bool(found.notes)
 
 
 def test_a_process_sees_several_mig_devices_from_release_570_on():
-    found = masks.visible({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, "nvidia", 1, RELEASE_590.get)
+    found = mask_variables.visible({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, "nvidia", 1, RELEASE_590.get)
     assert found.count == 2
     assert "one of each GPU instance" in found.notes[0]
 
@@ -87,7 +87,7 @@ def test_hip_counts_among_what_rocr_leaves(subtests):
             found = count_devices(environ, FOUR_AMD.get, nothing)
             assert tuple(found)[:2] == (count, "cuda" if count else "cpu")
             assert found.origin.split(", ")[0] == next(
-                name for name in masks.MASKS[1:3] + masks.MASKS[:1] if name in environ
+                name for name in mask_variables.MASKS[1:3] + mask_variables.MASKS[:1] if name in environ
             )
             assert noted in "; ".join(found.notes)
             assert bool(noted) == bool(found.notes)
@@ -145,12 +145,12 @@ def test_every_list_of_distinct_indices_counts_up_to_the_first_that_does_not_exi
         ("amd", "ROCR_VISIBLE_DEVICES"),
         ("amd", "HIP_VISIBLE_DEVICES"),
     ):
-        assert masks.visible({name: text}, vendor, exist, nothing).count == len(wanted)
+        assert mask_variables.visible({name: text}, vendor, exist, nothing).count == len(wanted)
 
 
 @given(indices.filter(bool), st.integers(1, 16))
 def test_level_zero_passes_over_what_does_not_exist_in_any_order(chosen, exist):
-    found = masks.visible({"ZE_AFFINITY_MASK": ",".join(map(str, chosen))}, "intel", exist, nothing)
+    found = mask_variables.visible({"ZE_AFFINITY_MASK": ",".join(map(str, chosen))}, "intel", exist, nothing)
     assert found.count == sum(index < exist for index in chosen)
 
 
@@ -158,7 +158,7 @@ def test_level_zero_passes_over_what_does_not_exist_in_any_order(chosen, exist):
 @given(st.text(max_size=30), st.integers(0, 8))
 def test_no_text_makes_more_devices_than_entries_or_than_exist(text, exist):
     for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-        found = masks.visible({name: text}, "nvidia" if name.startswith("CUDA") else "amd", exist, nothing)
+        found = mask_variables.visible({name: text}, "nvidia" if name.startswith("CUDA") else "amd", exist, nothing)
         assert 0 <= found.count <= text.count(",") + 1
         notes = count_devices({name: text}, nothing, nothing).notes
         assert not any("\n" in note for note in notes)

@@ -7,7 +7,7 @@ import types
 import pytest
 
 import ezpz
-from ezpz.cluster.devices.answer import Devices
+from ezpz.cluster.devices.device_answer import Devices
 from ezpz.dist import info, job
 from ezpz.errors import MachineError, UsageError
 

@@ -19,7 +19,7 @@ import pytest
 
 from ezpz import proc
 from ezpz.cluster.devices.nvml import Nvml
-from ezpz.cluster.devices.visible import Ranks
+from ezpz.cluster.devices.visible_devices import Ranks
 from ezpz.errors import UsageError
 from ezpz.launch.settings import sampling
 from ezpz.watch.hardware import messages

@@ -6,7 +6,7 @@ What a scheduler did not answer in time is in a note: it may have been a job, or
 from __future__ import annotations
 
 from ezpz.cluster.allocation import Allocation
-from ezpz.cluster.earlier import is_known_jobless
+from ezpz.cluster.earlier_exports import is_known_jobless
 from ezpz.cluster.probe import host_name, is_same_host, run_nothing
 from ezpz.cluster.questions import ask_ahead, failed, finish, listed, unanswered
 from ezpz.cluster.scheduler import schedulers

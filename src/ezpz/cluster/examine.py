@@ -20,7 +20,7 @@ import threading
 import time
 from functools import partial
 
-from ezpz.cluster.devices.masks import MASKS
+from ezpz.cluster.devices.mask_variables import MASKS
 from ezpz.cluster.health import device_health, quotas
 from ezpz.cluster.installed import installed_versions, mpi_of_mpi4py
 from ezpz.cluster.network import INTERFACE_VARIABLES, interface_addresses, route_to

@@ -20,7 +20,7 @@ import time
 from os import getuid
 
 from ezpz.cluster.allocation import Allocation, checked_job
-from ezpz.cluster.earlier import earlier_hosts
+from ezpz.cluster.earlier_exports import earlier_hosts
 from ezpz.cluster.hostlist import expand
 from ezpz.cluster.questions import ask, ask_ahead
 from ezpz.cluster.scheduler import Scheduler

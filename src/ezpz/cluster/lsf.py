@@ -12,7 +12,7 @@ of its administration guide; replayed in tests, never run on an LSF machine.
 from __future__ import annotations
 
 from ezpz.cluster.allocation import Allocation, checked_job
-from ezpz.cluster.earlier import earlier_hosts
+from ezpz.cluster.earlier_exports import earlier_hosts
 from ezpz.cluster.scheduler import Scheduler
 from ezpz.errors import MachineError
 

@@ -25,7 +25,7 @@ import os
 
 from ezpz import proc
 from ezpz.cluster.allocation import Allocation, checked_job, is_job
-from ezpz.cluster.earlier import earlier_hosts
+from ezpz.cluster.earlier_exports import earlier_hosts
 from ezpz.cluster.probe import is_same_host
 from ezpz.cluster.qstat import exec_hosts, show_job
 from ezpz.cluster.questions import ask

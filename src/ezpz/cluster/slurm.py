@@ -32,7 +32,7 @@ import signal
 from ezpz import proc
 from ezpz.cluster.allocation import Allocation, Grant, checked_job
 from ezpz.cluster.components import heterogeneous
-from ezpz.cluster.earlier import earlier_hosts
+from ezpz.cluster.earlier_exports import earlier_hosts
 from ezpz.cluster.hostlist import expand
 from ezpz.cluster.questions import ask
 from ezpz.cluster.scheduler import Scheduler
@@ -383,7 +383,7 @@ def _gpu_set(name: str, text: str) -> set[int]:
 
 
 def _unreadable_gpus(name: str, text: str, expected: str) -> Exception:
-    from ezpz.cluster.devices.answer import refusal
+    from ezpz.cluster.devices.device_answer import refusal
 
     return refusal("the devices that Slurm granted", name, text, expected, "run `export EZPZ_NGPU_PER_HOST=N`")
 

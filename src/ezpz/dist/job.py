@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ezpz.cluster import count_devices, detect, probe
-from ezpz.cluster.devices.masks import MASKS
+from ezpz.cluster.devices.mask_variables import MASKS
 from ezpz.cluster.site import recognise
 from ezpz.errors import MachineError, RankError, UsageError
 from ezpz.log import get_logger

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ezpz.cluster.allocation import Allocation
-    from ezpz.cluster.devices.answer import Devices
+    from ezpz.cluster.devices.device_answer import Devices
     from ezpz.cluster.site import Site
 
 # What steers collectives and the fabric under them: shown by --explain wherever it comes from.

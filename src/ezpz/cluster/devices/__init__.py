@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 import re
 
-from ezpz.cluster.devices import amd, apple, grants, intel, masks, nvidia
-from ezpz.cluster.devices.answer import UNKNOWN, Devices, refusal
+from ezpz.cluster.devices import amd, apple, grants, intel, mask_variables, nvidia
+from ezpz.cluster.devices.device_answer import UNKNOWN, Devices, refusal
 from ezpz.cluster.probe import host_name
 from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import UsageError
@@ -175,7 +175,7 @@ def _overridden(scene: _Scene, number: int) -> Devices:
 def _told(scene: _Scene) -> Devices | None:
     """Return what the environment tells: the mask before the grant, since ranks started here inherit the mask."""
     vendor = scene.vendor or ("intel" if _kind(scene) == "xpu" else "")
-    mask = masks.visible(scene.environ, vendor, scene.exist, scene.read)
+    mask = mask_variables.visible(scene.environ, vendor, scene.exist, scene.read)
     if mask and scene.requested not in {"", mask.kind} and mask.count:
         mask = None  # of another vendor than TORCH_DEVICE names
     grant = grants.granted(scene.environ, scene.allocation, here=scene.here)
@@ -206,7 +206,11 @@ def _uneven_share(scene: _Scene) -> int | None:
 def _contrast(scene: _Scene, counted: Devices, other: str, count: int) -> str:
     text = f"{_quoted(scene, counted.origin)} tells {counted.count}, {_quoted(scene, other)} {count}; the first decides"
     name = _first(counted.origin)
-    return f"{text} (`unset {name}` for all)" if counted.count < count and name in {_NUMBER, *masks.MASKS} else text
+    return (
+        f"{text} (`unset {name}` for all)"
+        if counted.count < count and name in {_NUMBER, *mask_variables.MASKS}
+        else text
+    )
 
 
 def _first(origin: str) -> str:

@@ -13,7 +13,7 @@ counted.
 
 from __future__ import annotations
 
-from ezpz.cluster.devices.answer import Devices, refusal
+from ezpz.cluster.devices.device_answer import Devices, refusal
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

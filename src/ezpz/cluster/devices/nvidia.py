@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 
-from ezpz.cluster.devices.answer import Devices
+from ezpz.cluster.devices.device_answer import Devices
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

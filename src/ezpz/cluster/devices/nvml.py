@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ezpz.cluster.devices.visible import Ranks
+    from ezpz.cluster.devices.visible_devices import Ranks
 
 _NOT_SUPPORTED, _NO_PERMISSION, _NOT_LOADED, _TIMEOUT, _LOST = 3, 4, 9, 10, 15  # nvmlReturn_t
 _CLOCK_SM, _CLOCK_MEMORY = 1, 2  # nvmlClockType_t

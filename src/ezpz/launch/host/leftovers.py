@@ -136,7 +136,7 @@ def is_exiting(text: str) -> bool:
 
 def _computing() -> set[int]:
     from ezpz.cluster.devices.nvml import Nvml
-    from ezpz.cluster.devices.visible import Ranks
+    from ezpz.cluster.devices.visible_devices import Ranks
 
     try:
         return Nvml(Ranks([])).computing()

@@ -32,7 +32,7 @@ class Reader:
     """
 
     def __init__(self, pids: Iterable[int], asked: Any, sources: Iterable[str] = SOURCES) -> None:
-        from ezpz.cluster.devices.visible import Ranks
+        from ezpz.cluster.devices.visible_devices import Ranks
 
         self._ranks, self._asked = Ranks(pids), asked
         self._sources: dict[str, Any] = {}

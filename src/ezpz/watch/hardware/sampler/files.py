@@ -23,7 +23,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from typing import Any
 
-    from ezpz.cluster.devices.visible import Ranks
+    from ezpz.cluster.devices.visible_devices import Ranks
 
 _HWMON = "device/hwmon/*/"
 _INSIDE_A_CPU = "0000:00:02.0"  # Intel's GPU that is no device of its own, see `ezpz.cluster.devices.intel`

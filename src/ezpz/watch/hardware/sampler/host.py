@@ -20,7 +20,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from typing import Any
 
-    from ezpz.cluster.devices.visible import Ranks
+    from ezpz.cluster.devices.visible_devices import Ranks
 
 _TICK, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 _CHILDREN_EVERY = 6  # samples between two looks for new processes

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 
 from ezpz.cluster.devices import intel, nvidia
-from ezpz.cluster.devices.answer import Devices, refusal
+from ezpz.cluster.devices.device_answer import Devices, refusal
 from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ezpz import proc
 from ezpz.cluster.devices import intel
-from ezpz.cluster.devices.masks import listed, of_level_zero
+from ezpz.cluster.devices.mask_variables import listed, of_level_zero
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
