@@ -228,7 +228,7 @@ def test_a_shim_imports_little(tmp_path):
     assert done.returncode == 7
     assert {"ezpz.launch.shim_messages", "ezpz.local_socket"} <= loaded
     heavy = {"collections", "ctypes", "enum", "json", "pathlib", "re", "signal", "socket", "struct", "typing"}
-    assert not loaded & {*heavy, "ezpz.launch.messages", "ezpz.launch.host.connection", "ezpz.cluster"}
+    assert not loaded & {*heavy, "ezpz.launch.agent_messages", "ezpz.launch.host.connection", "ezpz.cluster"}
 
 
 def test_a_name_of_a_stub_resolves(subtests):

@@ -14,7 +14,7 @@ import ezpz
 from ezpz import register
 from ezpz.errors import MachineError, UsageError
 from ezpz.launch import record
-from ezpz.launch.ask import ask
+from ezpz.launch.ask_launch import ask
 from ezpz.register import Launch, named
 
 SRC = str(Path(ezpz.__file__).parents[1])

@@ -7,8 +7,8 @@ was faster, and is never renamed or changed by others: who decides on old knowle
 Its holder renews it by setting its time. Ages are differences of times that the file system itself has set, so that the
 clocks of hosts do not matter. No lock of the file system is used: many of those of clusters have none.
 
-When a lease is void says who uses it: `ezpz.launch.lease` for a chain of jobs, `ezpz.checkpoint.owner` for a folder of
-checkpoints. One that was given back is void for all.
+When a lease is void says who uses it: `ezpz.launch.chain_lease` for a chain of jobs, `ezpz.checkpoint.owner` for a
+folder of checkpoints. One that was given back is void for all.
 """
 
 from __future__ import annotations

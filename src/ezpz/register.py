@@ -84,7 +84,7 @@ class Launch(Record):
         pid: Its launcher, in the table of processes of ``place``; 0 where nothing tells.
         born: When that process was born.
         place: The host, and its table of processes.
-        socket: Where it is asked (`ezpz.launch.ask`); empty where nothing tells.
+        socket: Where it is asked (`ezpz.launch.ask_launch`); empty where nothing tells.
         is_here: Whether it runs on this host.
     """
 

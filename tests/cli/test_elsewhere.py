@@ -11,7 +11,7 @@ import pytest
 
 import ezpz
 from ezpz.errors import MachineError
-from ezpz.launch import ask as asking
+from ezpz.launch import ask_launch as asking
 from ezpz.register import Launch
 from lab import process
 from lab.task_manager import JOB, TaskManager

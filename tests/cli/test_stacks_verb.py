@@ -16,7 +16,7 @@ import ezpz
 from ezpz import register
 from ezpz.errors import MachineError
 from ezpz.launch import record
-from ezpz.launch.ask import ask
+from ezpz.launch.ask_launch import ask
 
 pytestmark = pytest.mark.timeout(60)
 

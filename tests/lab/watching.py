@@ -1,6 +1,6 @@
 """Handles for sides of watchers that a test calls itself."""
 
-from ezpz.launch.loop import Loop
+from ezpz.launch.event_loop import Loop
 from ezpz.launch.watchers import WATCHERS, HostHandle, LauncherHandle, Watchers
 
 

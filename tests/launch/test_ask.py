@@ -12,9 +12,9 @@ import pytest
 
 from ezpz import register
 from ezpz.errors import MachineError
-from ezpz.launch.ask import ask
-from ezpz.launch.loop import Loop
-from ezpz.launch.run import askers
+from ezpz.launch.ask_launch import ask
+from ezpz.launch.event_loop import Loop
+from ezpz.launch.run import socket_requests
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -169,7 +169,7 @@ def asked(tmp_path):
 
     def start(answer=lambda *_: None):
         where = str(tmp_path / f"{len(made)}.sock")
-        made.append(askers.Askers(loop, answer))
+        made.append(socket_requests.Askers(loop, answer))
         made[-1].listen(where)
 
         def turns(seconds=0.2):
@@ -220,8 +220,8 @@ def test_each_word_has_its_own_answer_and_who_does_not_read_holds_nothing_up(ask
 
 
 def test_silence_ends_a_connection_and_too_many_are_refused(asked, monkeypatch):
-    monkeypatch.setattr(askers, "_SILENCE", 0.3)
-    monkeypatch.setattr(askers, "_MOST", 3)
+    monkeypatch.setattr(socket_requests, "_SILENCE", 0.3)
+    monkeypatch.setattr(socket_requests, "_MOST", 3)
     some, where, turns = asked()
     silent = [connect(where) for _ in range(3)]
     turns(0.1)
@@ -240,7 +240,7 @@ def test_silence_ends_a_connection_and_too_many_are_refused(asked, monkeypatch):
 
 def test_an_address_that_is_too_long_leaves_the_launch_unasked():
     loop = Loop()
-    some = askers.Askers(loop, lambda *_: None)
+    some = socket_requests.Askers(loop, lambda *_: None)
     some.listen("@" + "x" * 200)
     some.close()
     loop.close()

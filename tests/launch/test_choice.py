@@ -8,7 +8,7 @@ from ezpz.cluster import Allocation
 from ezpz.cluster.scheduler import Reach, scheduler
 from ezpz.cluster.site import Recognise, Site
 from ezpz.errors import LaunchError, UsageError
-from ezpz.launch.choice import choose, identify
+from ezpz.launch.launcher_choice import choose, identify
 from lab import process
 
 SAID = {

@@ -11,9 +11,9 @@ import pytest
 
 from ezpz import local_socket
 from ezpz.errors import LaunchError
+from ezpz.launch.agent_messages import ConnectOutput, Done, Lost, Note, OutputTaken, Piece, Signal, Up
 from ezpz.launch.host.connection import Connection, End, LauncherGoneError, connect, is_launcher_gone, pair
 from ezpz.launch.master import Listening
-from ezpz.launch.messages import ConnectOutput, Done, Lost, Note, OutputTaken, Piece, Signal, Up
 from ezpz.launch.run.control import Control, Report
 from lab.agents import failed, settings
 from lab.process import wait_until

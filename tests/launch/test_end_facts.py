@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ezpz import proc
-from ezpz.launch import messages
+from ezpz.launch import agent_messages
 from ezpz.launch.host.end_facts import Counters, room_on_disks
 from ezpz.why import last_words  # noqa: F401  # before the file system is a stand-in
 from lab.agents import failed
@@ -58,8 +58,8 @@ def test_counters_are_those_of_the_group_of_the_rank(tmp_path):
 def test_without_counters_nothing_is_known(tmp_path):
     counters = Counters(str(tmp_path))
     counters.begin(0, "self")
-    assert counters.at_end(0, later()) == messages.NOTHING_COUNTED
-    assert counters.at_end(5, later()) == messages.NOTHING_COUNTED  # a rank that was never noted
+    assert counters.at_end(0, later()) == agent_messages.NOTHING_COUNTED
+    assert counters.at_end(5, later()) == agent_messages.NOTHING_COUNTED  # a rank that was never noted
 
 
 def test_the_file_system_of_the_file_that_could_not_be_written_is_told(tmp_path):
@@ -120,7 +120,7 @@ def test_the_disks_of_the_ranks_own_folders_come_before_all_others(told):
 def test_a_message_holds_the_largest_file_system(told):
     (row,) = told({"/lustre": (1 << 70, 1 << 60)}, FULL.format("/lustre/x"))
     report = failed(room=[row])
-    assert messages.REPORTS.decode(messages.REPORTS.encode(report)) == report
+    assert agent_messages.REPORTS.decode(agent_messages.REPORTS.encode(report)) == report
 
 
 def test_of_a_rank_that_ended_at_once_nothing_is_known(tmp_path):
@@ -128,5 +128,5 @@ def test_of_a_rank_that_ended_at_once_nothing_is_known(tmp_path):
     count(tmp_path, "/task_0", 1, 1)
     counters = Counters(str(tmp_path))
     counters.begin(0, "self")
-    assert counters.at_end(0, time.time() - 1) == messages.NOTHING_COUNTED
+    assert counters.at_end(0, time.time() - 1) == agent_messages.NOTHING_COUNTED
     assert counters.at_end(0, later()).after == 1

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from ezpz import local_socket
-from ezpz.launch import messages
+from ezpz.launch import agent_messages
+from ezpz.launch.event_loop import Loop, SignalPipe
 from ezpz.launch.host import local_world
-from ezpz.launch.loop import Loop, SignalPipe
-from ezpz.launch.run.askers import Askers
+from ezpz.launch.run.socket_requests import Askers
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def test_an_agent_hears_all_that_call_in_one_turn(loop, where, heard):
     for rank, call in enumerate(calls):
         local_socket.send(call, f"rank {rank} 7\nstage {rank}\n".encode())
     loop.turn(time.monotonic() + 60)
-    assert [message.stage for message in heard if isinstance(message, messages.StageReached)] == ["0", "1", "2"]
+    assert [message.stage for message in heard if isinstance(message, agent_messages.StageReached)] == ["0", "1", "2"]
     for call in calls:
         call.close()
 
@@ -325,7 +325,7 @@ def test_an_agent_without_a_free_descriptor_does_not_spin_and_hears_the_caller_l
     assert turns(loop) < 30
     no_room.end()
     turn_until(loop, lambda: heard)
-    assert [message.stage for message in heard if isinstance(message, messages.StageReached)] == ["3"]
+    assert [message.stage for message in heard if isinstance(message, agent_messages.StageReached)] == ["3"]
     call.close()
 
 

@@ -4,12 +4,12 @@ import json
 
 from ezpz.cluster import Allocation, Devices
 from ezpz.launch import LaunchPlan, Placement
-from ezpz.launch.binding import choose_binding
-from ezpz.launch.choice import Choice
+from ezpz.launch.cpu_binding import choose_binding
 from ezpz.launch.explain import as_json, as_text
 from ezpz.launch.flavours import flavour
+from ezpz.launch.launcher_choice import Choice
 from ezpz.launch.plan import Chosen, Context
-from ezpz.launch.settings import communication
+from ezpz.launch.rank_variables import communication
 
 HOSTS = ("n01", "n02")
 JOB = Allocation("slurm", "7", HOSTS, notes=("a note",), origin={"hosts": "SLURM_JOB_NODELIST"})

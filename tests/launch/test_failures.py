@@ -5,8 +5,8 @@ import signal
 import pytest
 
 from ezpz.fields import replace
-from ezpz.launch.choice import Choice
-from ezpz.launch.messages import Finished, Mismatch, Up
+from ezpz.launch.agent_messages import Finished, Mismatch, Up
+from ezpz.launch.launcher_choice import Choice
 from ezpz.launch.placement import Placement
 from ezpz.launch.plan import Chosen, LaunchPlan
 from ezpz.launch.run.failures import Failure, Outcome, aborted, earliest, how, last_words, left_early, log_of

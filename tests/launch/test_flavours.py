@@ -13,13 +13,13 @@ from ezpz.cluster.scheduler import Reach, scheduler
 from ezpz.errors import LaunchError, UsageError
 from ezpz.interpreter import module_line
 from ezpz.launch import Placement
-from ezpz.launch.binding import Binding, choose_binding, share
-from ezpz.launch.choice import Choice
+from ezpz.launch.cpu_binding import Binding, choose_binding, share
 from ezpz.launch.flavours import FLAVOURS, base, flavour, identify
 from ezpz.launch.flavours.request import Order, words
+from ezpz.launch.launcher_choice import Choice
 from ezpz.launch.plan import Chosen, LaunchPlan
 from ezpz.launch.planning import reach
-from ezpz.launch.settings import communication
+from ezpz.launch.rank_variables import communication
 from lab.process import program, wait_until
 
 ONE = Placement(("here",), (2,), "-n")

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import ezpz
-from ezpz.launch.host.stacks import Frame, parse_dump
-from ezpz.launch.places import Place, locate, summarise
+from ezpz.launch.host.process_stacks import Frame, parse_dump
+from ezpz.launch.stack_groups import Place, locate, summarise
 
 OWN = Path(ezpz.__file__).parent
 SITE = "/venv/lib/python3.11/site-packages"

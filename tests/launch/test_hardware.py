@@ -21,7 +21,7 @@ from ezpz import proc
 from ezpz.cluster.devices.nvml import Nvml
 from ezpz.cluster.devices.visible_devices import Ranks
 from ezpz.errors import UsageError
-from ezpz.launch.settings import sampling
+from ezpz.launch.rank_variables import sampling
 from ezpz.watch.hardware import messages
 from ezpz.watch.hardware.host import Window
 from ezpz.watch.hardware.launcher import HARDWARE, HardwareRecord

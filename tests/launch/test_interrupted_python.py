@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ezpz.launch.run.child import Interrupts
+from ezpz.launch.run.launcher_child import Interrupts
 from lab.process import wait_until
 from lab.ssh import SRC
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from ezpz.cluster.devices import nvml
-from ezpz.launch.host import leftovers
+from ezpz.launch.host import device_memory_wait
 
 EARLIER, NOW, OTHER = "9425ec0dbb097ccc", "9425ec0d71217815", "77777777bb097ccc"
 
@@ -51,18 +51,18 @@ def card(monkeypatch):
 def test_processes_of_earlier_attempts_count_where_a_card_names_them(left_behind, card, monkeypatch):
     earlier, now, other, world = map(left_behind, (EARLIER, NOW, OTHER, f"{NOW}/00000001"))
     card |= {earlier, now, other, world, 1}
-    assert leftovers.holders(NOW) == [earlier]
-    assert leftovers.holders(f"outer/{NOW}") == []
+    assert device_memory_wait.holders(NOW) == [earlier]
+    assert device_memory_wait.holders(f"outer/{NOW}") == []
     card.clear()
-    assert leftovers.holders(NOW) == []
-    monkeypatch.setattr(leftovers, "on_devices", lambda pid: 4096 * (pid == earlier))
-    assert leftovers.holders(NOW) == [earlier]
+    assert device_memory_wait.holders(NOW) == []
+    monkeypatch.setattr(device_memory_wait, "on_devices", lambda pid: 4096 * (pid == earlier))
+    assert device_memory_wait.holders(NOW) == [earlier]
 
 
 def test_no_driver_is_asked_where_nothing_was_left(monkeypatch):
     monkeypatch.setattr(nvml, "Nvml", lambda _: pytest.fail("asked"))
-    monkeypatch.setattr(leftovers, "is_exiting", lambda text: False)
-    assert leftovers.holders(NOW) == []
+    monkeypatch.setattr(device_memory_wait, "is_exiting", lambda text: False)
+    assert device_memory_wait.holders(NOW) == []
 
 
 ENDING = {
@@ -80,21 +80,23 @@ ON_DEVICES = {  # KiB
 
 
 def test_files_of_a_process_tell_that_it_ends_and_what_it_has_on_devices():
-    assert {text: leftovers.is_exiting(text) for text in ENDING} == ENDING
-    assert {text: leftovers.drm_memory(text) for text in ON_DEVICES} == ON_DEVICES
+    assert {text: device_memory_wait.is_exiting(text) for text in ENDING} == ENDING
+    assert {text: device_memory_wait.drm_memory(text) for text in ON_DEVICES} == ON_DEVICES
 
 
 def test_it_waits_until_nobody_holds_any_or_its_time_is_over():
     answers = [[7, 8], [8], []]
-    seconds, left = leftovers.wait(NOW, look=lambda _: answers.pop(0))
+    seconds, left = device_memory_wait.wait(NOW, look=lambda _: answers.pop(0))
     assert (answers, left) == ([], [])
     assert seconds >= 0.4
-    assert leftovers.wait(NOW, 0.3, lambda _: [7])[1] == [7]
+    assert device_memory_wait.wait(NOW, 0.3, lambda _: [7])[1] == [7]
 
 
 def test_what_is_said_of_it():
     host = os.uname().nodename
-    assert leftovers.note_on("0.2") == leftovers.note_on("") == ""
+    assert device_memory_wait.note_on("0.2") == device_memory_wait.note_on("") == ""
     told = f"the ranks on {host} have waited 3.2 s for memory of devices that an earlier attempt held"
-    assert leftovers.note_on("3.2") == told
-    assert leftovers.note_on("60.1 12 14").startswith("after 60.1 s processes 12, 14 of an earlier attempt still hold")
+    assert device_memory_wait.note_on("3.2") == told
+    assert device_memory_wait.note_on("60.1 12 14").startswith(
+        "after 60.1 s processes 12, 14 of an earlier attempt still hold"
+    )

@@ -9,8 +9,8 @@ import termios
 
 import pytest
 
+from ezpz.launch.rank_variables import may_draw
 from ezpz.launch.run.terminal import Screen
-from ezpz.launch.settings import may_draw
 from ezpz.watch.progress.live_line import LiveLine, is_utf8
 from ezpz.watch.progress.messages import Pace
 from lab.terminal import open_terminal, shown_by

@@ -6,7 +6,7 @@ from ezpz.cluster.devices import Devices
 from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import UsageError
 from ezpz.launch.contract import restore_mask
-from ezpz.launch.masks import chosen_devices, mask_settings
+from ezpz.launch.device_choice import chosen_devices, mask_settings
 from ezpz.launch.options import parse
 
 SLURM = scheduler("slurm")

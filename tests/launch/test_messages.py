@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from ezpz import fields
 from ezpz.fields import Malformed
-from ezpz.launch import messages
-from ezpz.launch.messages import FROM_RANKS, ORDERS, REPORTS, TO_SHIMS, LineReader, Piece
+from ezpz.launch import agent_messages
+from ezpz.launch.agent_messages import FROM_RANKS, ORDERS, REPORTS, TO_SHIMS, LineReader, Piece
 from ezpz.watch.hangs import messages as hangs
 from lab.watching import watch_all
 
-JSON = {name: getattr(messages, name) for name in ("WELCOMES", "HELLOS", "REPORTS", "ORDERS")}
-WORDS = {name: getattr(messages, name) for name in ("FROM_RANKS", "TO_SHIMS")}
+JSON = {name: getattr(agent_messages, name) for name in ("WELCOMES", "HELLOS", "REPORTS", "ORDERS")}
+WORDS = {name: getattr(agent_messages, name) for name in ("FROM_RANKS", "TO_SHIMS")}
 KINDS = {
     f"{name}-{kind.__name__}": (direction, kind)
     for name, direction in {**JSON, **WORDS}.items()
@@ -96,7 +96,7 @@ def test_whatever_a_message_holds_it_comes_back_as_it_was_sent(data):
 
 @pytest.mark.parametrize("direction", [ORDERS, REPORTS])
 def test_a_message_names_the_world_it_belongs_to(direction):
-    message = messages.Note(text="x") if direction is REPORTS else messages.Kill()
+    message = agent_messages.Note(text="x") if direction is REPORTS else agent_messages.Kill()
     line = direction.encode(message)
     assert b"world" not in line
     assert direction.addressed(line) == (0, message)
@@ -161,9 +161,9 @@ def test_what_an_attacker_may_try(subtests):
         (REPORTS, b'{"say": "signal", "number": 15}'),
         (ORDERS, b'{"do": "signal", "number": 0}'),
         (ORDERS, b'{"do": "signal", "number": 65}'),
-        (messages.HELLOS, b'{"say": "hello", "host": "\xed\xa0\x80"}'),
-        (messages.HELLOS, b'{"say": "hello", "host": "a"' + b" " * 4096 + b"}"),
-        (messages.HELLOS, b'{"say": "up", "ranks": 1}'),
+        (agent_messages.HELLOS, b'{"say": "hello", "host": "\xed\xa0\x80"}'),
+        (agent_messages.HELLOS, b'{"say": "hello", "host": "a"' + b" " * 4096 + b"}"),
+        (agent_messages.HELLOS, b'{"say": "up", "ranks": 1}'),
         (FROM_RANKS, b"shim 0 2 0 2"),
         (FROM_RANKS, b"shim 0 2 0 2 0 openmpi 7 soon"),
         (FROM_RANKS, b"up \xd9\xa3\xd9\xa3"),  # digits, but not ours
@@ -178,7 +178,7 @@ def test_what_an_attacker_may_try(subtests):
 
 
 def test_a_text_that_is_too_long_is_cut_where_it_is_sent_and_refused_where_it_arrives():
-    long = messages.Note(text="x" * 100_000)
+    long = agent_messages.Note(text="x" * 100_000)
     assert len(REPORTS.decode(REPORTS.encode(long)).text) == 1 << 14
     with pytest.raises(Malformed, match=r"Note.text: expected a text of at most"):
         REPORTS.decode(json.dumps({"say": "note", "text": "x" * 100_000}).encode())
@@ -194,27 +194,27 @@ def test_the_longest_stacks_of_a_large_host_are_one_message():
 
 
 def test_fields_that_a_table_lacks_are_left_out():
-    assert REPORTS.decode(b'{"say": "up", "ranks": 2, "later": [1]}') == messages.Up(ranks=2)
+    assert REPORTS.decode(b'{"say": "up", "ranks": 2, "later": [1]}') == agent_messages.Up(ranks=2)
 
 
 def test_a_message_is_made_with_its_fields_and_no_others():
     with pytest.raises(TypeError, match="lacks"):
-        messages.Up()
+        agent_messages.Up()
     with pytest.raises(TypeError, match="once"):
-        messages.Up(ranks=1, have=2)
-    assert messages.Up(ranks=1) != messages.Partial(have=1)
+        agent_messages.Up(ranks=1, have=2)
+    assert agent_messages.Up(ranks=1) != agent_messages.Partial(have=1)
 
 
 def test_words_keep_spaces_in_the_last_field_and_newlines_in_none():
-    assert FROM_RANKS.decode(b"cannot 2 a b  c") == messages.CannotRun(number=2, program="a b  c")
-    assert FROM_RANKS.encode(messages.Note(text="a\nb")) == b"note a b\n"
-    odd = messages.CannotRun(number=2, program="\udcff")  # a file name that is no UTF-8
+    assert FROM_RANKS.decode(b"cannot 2 a b  c") == agent_messages.CannotRun(number=2, program="a b  c")
+    assert FROM_RANKS.encode(agent_messages.Note(text="a\nb")) == b"note a b\n"
+    odd = agent_messages.CannotRun(number=2, program="\udcff")  # a file name that is no UTF-8
     assert FROM_RANKS.decode(FROM_RANKS.encode(odd)[:-1]) == odd
-    assert TO_SHIMS.encode(messages.Release(codes=True)) == b"release true\n"
-    assert TO_SHIMS.decode(b"release ") == TO_SHIMS.decode(b"release") == messages.Release(codes=False)
+    assert TO_SHIMS.encode(agent_messages.Release(codes=True)) == b"release true\n"
+    assert TO_SHIMS.decode(b"release ") == TO_SHIMS.decode(b"release") == agent_messages.Release(codes=False)
 
 
-NOTES = made(messages.Note, words=True)
+NOTES = made(agent_messages.Note, words=True)
 
 
 @given(st.lists(NOTES, max_size=5), st.lists(st.integers(0, 400), max_size=8))

@@ -11,10 +11,10 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ezpz.launch.event_loop import Loop
 from ezpz.launch.host.local_world import RankPipes
-from ezpz.launch.host.output import RankOutput
+from ezpz.launch.host.rank_output import RankOutput
 from ezpz.launch.host.rank_process import RankProcess
-from ezpz.launch.loop import Loop
 
 TRACEBACK = b'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\nValueError: no\n'
 CHAINED = TRACEBACK + b"\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK

@@ -13,17 +13,17 @@ from ezpz.cluster import Allocation
 from ezpz.cluster.site import Recognise, Site
 from ezpz.fields import as_dict
 from ezpz.launch import LaunchPlan, Placement, entry, master
-from ezpz.launch.binding import Binding, choose_binding
-from ezpz.launch.choice import Choice
 from ezpz.launch.contract import inherited, threads_per_core
+from ezpz.launch.cpu_binding import Binding, choose_binding
 from ezpz.launch.flavours import flavour
 from ezpz.launch.flavours.request import Setting
+from ezpz.launch.launcher_choice import Choice
 from ezpz.launch.options import parse
 from ezpz.launch.plan import SHIM, Chosen
 from ezpz.launch.planning import PlanBuilder
+from ezpz.launch.rank_variables import communication
 from ezpz.launch.run import start
 from ezpz.launch.run.supervisor import PORT_TAKEN
-from ezpz.launch.settings import communication
 from ezpz.launch.survey import survey
 
 ONE = Placement(("localhost",), (2,), "-n")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import ezpz
 from ezpz.errors import UsageError
 from ezpz.launch import record
-from ezpz.launch.messages import Stages as StagesReport
+from ezpz.launch.agent_messages import Stages as StagesReport
 from ezpz.launch.options import parse
 from ezpz.launch.planning import PlanBuilder
 from ezpz.launch.run.rollcall import Stages

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import pytest
 
-from ezpz.launch.loop import Loop
-from ezpz.launch.messages import TO_RANKS
+from ezpz.launch.agent_messages import TO_RANKS
+from ezpz.launch.event_loop import Loop
 from ezpz.launch.run.failures import Outcome
 from ezpz.launch.run.kept_term import seconds_to_wait
 from ezpz.launch.watchers import HostHandle, LauncherHandle

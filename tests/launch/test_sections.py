@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ezpz.launch import messages
+from ezpz.launch import agent_messages
 from ezpz.launch.host.rank_process import RankProcess
 from ezpz.watch.progress import host
 from ezpz.watch.progress.host import ProgressOfHost
@@ -30,7 +30,7 @@ class Rank:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(host, "time", self.handle)
             for line in lines:
-                self.progress.hear(self.process, messages.FROM_RANKS.decode(line.encode()))
+                self.progress.hear(self.process, agent_messages.FROM_RANKS.decode(line.encode()))
 
     def hang_up(self):
         with pytest.MonkeyPatch.context() as patch:

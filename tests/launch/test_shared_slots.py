@@ -15,13 +15,13 @@ import pytest
 
 from ezpz import local_socket
 from ezpz.fields import Malformed
+from ezpz.launch.agent_messages import Piece
+from ezpz.launch.event_loop import Loop
 from ezpz.launch.host.connection import Connection, End, connect, pair
 from ezpz.launch.host.local_world import RankPipes
-from ezpz.launch.host.output import RankOutput
+from ezpz.launch.host.rank_output import RankOutput
 from ezpz.launch.host.rank_process import RankProcess
-from ezpz.launch.loop import Loop
 from ezpz.launch.master import Listening
-from ezpz.launch.messages import Piece
 from ezpz.launch.run.control import Control
 from ezpz.launch.run.terminal import Screen
 from ezpz.launch.shared_slots import SLOT_SIZE, SLOTS, Slots

@@ -13,7 +13,7 @@ import pytest
 from ezpz.fields import replace
 from ezpz.interpreter import module_line
 from ezpz.launch import Placement
-from ezpz.launch.binding import Binding
+from ezpz.launch.cpu_binding import Binding
 from ezpz.launch.flavours.base import AGENT
 from ezpz.launch.flavours.request import Order, words
 from ezpz.launch.flavours.ssh import FLAVOUR

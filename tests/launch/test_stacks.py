@@ -11,8 +11,8 @@ import pytest
 
 import ezpz
 from ezpz.launch.host import rank_start
-from ezpz.launch.host.stacks import Frame, awaited_file, kernel_state, parse_dump, py_spy, pythons, stage_of
-from ezpz.launch.places import locate, summarise
+from ezpz.launch.host.process_stacks import Frame, awaited_file, kernel_state, parse_dump, py_spy, pythons, stage_of
+from ezpz.launch.stack_groups import locate, summarise
 from lab.listener import Listener, as_rank
 from lab.process import kill_group, program, wait_until
 

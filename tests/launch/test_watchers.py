@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.launch import messages
+from ezpz.launch import agent_messages
 from ezpz.launch.watchers import WATCHERS, HostSide, LauncherSide, Watchers
 from lab import process
 from lab.ssh import SRC, Site
@@ -344,6 +344,8 @@ def test_words_of_what_is_off_are_no_mistake_of_a_rank():
         Watchers([], "host", None, print)
         for watcher in WATCHERS:
             for kind in watcher.words:
-                assert isinstance(messages.FROM_RANKS.decode(f"{kind} 1 2 3".encode()), messages.Unheard), kind
+                assert isinstance(agent_messages.FROM_RANKS.decode(f"{kind} 1 2 3".encode()), agent_messages.Unheard), (
+                    kind
+                )
     finally:
         watch_all()

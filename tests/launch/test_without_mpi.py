@@ -18,15 +18,15 @@ from ezpz.cluster.site import Site
 from ezpz.dist.verify_world import check_mpi
 from ezpz.errors import LaunchError, RankError, UsageError
 from ezpz.launch import LaunchPlan, Placement
-from ezpz.launch.binding import Binding, by_agents, choose_binding
-from ezpz.launch.choice import Choice, choose_mpi
 from ezpz.launch.contract import inherited
+from ezpz.launch.cpu_binding import Binding, by_agents, choose_binding
+from ezpz.launch.event_loop import Loop
 from ezpz.launch.explain import as_json, as_text
 from ezpz.launch.flavours import flavour as flavour_named
 from ezpz.launch.flavours.base import AGENT
 from ezpz.launch.flavours.request import Setting
 from ezpz.launch.host.mpi_trap import MpiTrap, cleared
-from ezpz.launch.loop import Loop
+from ezpz.launch.launcher_choice import Choice, choose_mpi
 from ezpz.launch.plan import Chosen
 from ezpz.ranks import Ranks
 from lab import flavours

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from ezpz.errors import UsageError
-from ezpz.launch import words
-from ezpz.launch.binding import chosen_cpus
+from ezpz.launch import other_launchers
+from ezpz.launch.cpu_binding import chosen_cpus
 from ezpz.launch.options import OPTIONS, LaunchOptions, parse
 from lab import process as lab
 from lab.shown import SHOW_CPUS
 
-SOURCE = Path(words.__file__).parents[2]
+SOURCE = Path(other_launchers.__file__).parents[2]
 
 SHOW_ENV = "import json, os; print(json.dumps([os.environ.get(name) for name in ('RANK', 'A', 'B')]))"
 
@@ -255,7 +255,7 @@ def test_the_world_size_that_ezpz_setup_job_has_exported_asks_for_nothing():
 def meaning(name):
     """What a word means here: our option, "" for none or a refusal; None where it is not known."""
     try:
-        word = words.understand([name, "1", "1"], {})
+        word = other_launchers.understand([name, "1", "1"], {})
     except UsageError:
         return ""
     return word and word.ours
@@ -264,8 +264,10 @@ def meaning(name):
 def test_every_word_leads_to_an_option_that_there_is_and_the_page_has_it():
     page = (Path(__file__).parents[2] / "docs" / "older-scripts.md").read_text(encoding="utf-8")
     names = {name for row in OPTIONS for name in row[0]}
-    written = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", Path(words.__file__).read_text(encoding="utf-8")))
-    meanings = {name: meaning(name) for name in {*map(words.plain, written), *names}}
+    written = set(
+        re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", Path(other_launchers.__file__).read_text(encoding="utf-8"))
+    )
+    meanings = {name: meaning(name) for name in {*map(other_launchers.plain, written), *names}}
     known = {name: ours for name, ours in meanings.items() if ours is not None}
     assert len(known) > 100
     assert set(known.values()) <= {"", *names}

@@ -10,16 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.launch import messages
-from ezpz.launch.contract import BY_LAUNCHER
-from ezpz.launch.host import start_agent
-from ezpz.launch.host.connection import NoConnection, pair
-from ezpz.launch.host.local_world import LocalWorld
-from ezpz.launch.host.payload import pack
-from ezpz.launch.host.rank_process import RankProcess
-from ezpz.launch.loop import Loop
-from ezpz.launch.master import Listening
-from ezpz.launch.messages import (
+from ezpz.launch import agent_messages
+from ezpz.launch.agent_messages import (
     Begin,
     Done,
     Finished,
@@ -33,6 +25,14 @@ from ezpz.launch.messages import (
     Start,
     Up,
 )
+from ezpz.launch.contract import BY_LAUNCHER
+from ezpz.launch.event_loop import Loop
+from ezpz.launch.host import start_agent
+from ezpz.launch.host.connection import NoConnection, pair
+from ezpz.launch.host.local_world import LocalWorld
+from ezpz.launch.host.payload import pack
+from ezpz.launch.host.rank_process import RankProcess
+from ezpz.launch.master import Listening
 from ezpz.launch.run.control import Control, Report
 from ezpz.launch.watchers import Watchers
 from lab.agents import settings
@@ -98,7 +98,7 @@ class Host:
 
     def kinds(self, world):
         """The kinds of all reports that have come of a world."""
-        return {message.kind for message in self.of(messages.Message, world)}
+        return {message.kind for message in self.of(agent_messages.Message, world)}
 
     def heard(self, kind, world):
         """Wait for a report of a world, and return the last one."""
@@ -386,7 +386,7 @@ def test_signals_are_a_worlds_own(one):
     one.heard(Done, 1)
     one.heard(Done, 3)
     one.writes("user\n", 3)
-    assert "SIGUSR1 came before" in one.heard(messages.Note, 3).text
+    assert "SIGUSR1 came before" in one.heard(agent_messages.Note, 3).text
     assert "user" not in one.shown(1) + one.shown(2)
     one.order(Signal(number=int(signal.SIGUSR1)))  # of the host: all worlds
     one.writes("user\n", 2)
@@ -413,7 +413,9 @@ def test_ranks_speak_to_their_own_world_and_its_watchers(one):
     wait_until(lambda: "idle" in one.kinds(1), 20, "that world 1 is idle")
     assert one.heard(Finished, 2).step == 9
     assert one.heard(Done, 2).step == 9
-    wait_until(lambda: "step" in {stages.stage for stages in one.of(messages.Stages, 3)}, 20, "a stage of world 3")
+    wait_until(
+        lambda: "step" in {stages.stage for stages in one.of(agent_messages.Stages, 3)}, 20, "a stage of world 3"
+    )
     assert "idle" not in one.kinds(2) | one.kinds(3)
     one.order(Kill(), 1)
     one.order(Kill(), 3)
@@ -463,5 +465,5 @@ def test_a_watcher_of_the_host_looks_at_all_worlds(starts, tmp_path):
     host.order(Kill(), 2)
     host.heard(Done, 2)
     assert host.ended() == 0
-    assert [note.text for note in host.of(messages.Note, 0)][1:] == ["1 others are left", "0 others are left"]
-    assert host.of(messages.Note, 1) == host.of(messages.Note, 2) == []
+    assert [note.text for note in host.of(agent_messages.Note, 0)][1:] == ["1 others are left", "0 others are left"]
+    assert host.of(agent_messages.Note, 1) == host.of(agent_messages.Note, 2) == []

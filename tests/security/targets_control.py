@@ -8,11 +8,11 @@ import time
 from fuzz import target
 
 from ezpz.fields import Malformed
-from ezpz.launch import frames, messages
+from ezpz.launch import agent_messages, frames
+from ezpz.launch.agent_messages import Piece
 from ezpz.launch.frames import FrameReader, FrameWriter, Greeting
 from ezpz.launch.host.connection import Connection, End, pair
 from ezpz.launch.master import Listening
-from ezpz.launch.messages import Piece
 from ezpz.launch.run.control import Control, Report
 from ezpz.launch.shared_slots import Slots
 from ezpz.watch.hangs import messages as hangs
@@ -23,9 +23,9 @@ SHARED = Slots.inherited()
 watch_all()
 
 REPORTS = (
-    messages.Up(ranks=2),
-    messages.Note(text="a note"),
-    messages.RankFailed(
+    agent_messages.Up(ranks=2),
+    agent_messages.Note(text="a note"),
+    agent_messages.RankFailed(
         rank=3,
         pid=7,
         code=-9,
@@ -34,11 +34,11 @@ REPORTS = (
         words="last words\n",
         shown=True,
         step=-1,
-        memory=messages.NOTHING_COUNTED,
+        memory=agent_messages.NOTHING_COUNTED,
         room=[("/scratch", 0, -1, 1 << 40)],
     ),
-    messages.Stages(stage="torch", count=2, low=1.0, median=1.5, high=2.0, ranks=[(0, 1.0), (1, 2.0)]),
-    messages.Mismatch(host="n01", worlds=[("1", "openmpi", "text")]),
+    agent_messages.Stages(stage="torch", count=2, low=1.0, median=1.5, high=2.0, ranks=[(0, 1.0), (1, 2.0)]),
+    agent_messages.Mismatch(host="n01", worlds=[("1", "openmpi", "text")]),
     hangs.StacksTaken(
         id=1,
         host="n01",
@@ -46,14 +46,14 @@ REPORTS = (
         dumps=["/tmp/dump"],
     ),
     progress.Idle(rank=0, pid=7, seconds=601.0, limit=600.0, section="checkpoint", ending=False),
-    messages.Done(stuck=[1, 2], step=-1),
+    agent_messages.Done(stuck=[1, 2], step=-1),
 )
 ORDERS = (
-    messages.Begin(),
-    messages.Signal(number=15),
-    messages.Kill(),
+    agent_messages.Begin(),
+    agent_messages.Signal(number=15),
+    agent_messages.Kill(),
     hangs.TakeStacks(fatal=False, id=1),
-    messages.Release(codes=True),
+    agent_messages.Release(codes=True),
 )
 
 
@@ -71,14 +71,14 @@ def happened(direction, line):
     return type(message).__name__
 
 
-@target(inputs=10000, seeds=[messages.REPORTS.encode(one) for one in REPORTS], words=[b'"say"', b'"ended"'])
+@target(inputs=10000, seeds=[agent_messages.REPORTS.encode(one) for one in REPORTS], words=[b'"say"', b'"ended"'])
 def reports(data):
-    return happened(messages.REPORTS, data)
+    return happened(agent_messages.REPORTS, data)
 
 
-@target(inputs=10000, seeds=[messages.ORDERS.encode(one) for one in ORDERS], words=[b'"do"', b'"signal"'])
+@target(inputs=10000, seeds=[agent_messages.ORDERS.encode(one) for one in ORDERS], words=[b'"do"', b'"signal"'])
 def orders(data):
-    return happened(messages.ORDERS, data)
+    return happened(agent_messages.ORDERS, data)
 
 
 @target(
@@ -98,7 +98,7 @@ def orders(data):
     words=[b"shim ", b"note "],
 )
 def from_ranks(data):
-    return happened(messages.FROM_RANKS, data)
+    return happened(agent_messages.FROM_RANKS, data)
 
 
 @target(inputs=10000, seeds=[b"0 1\nabc", b"-3 2\n", b"0 1 15 131072\n"], words=[b"0 1 ", b"16777216", b"16777217"])
@@ -111,7 +111,7 @@ def output(data):
 
 # Whole connections. The launcher is asked after each input whether it still hears its agents.
 
-SETTINGS = messages.Settings(
+SETTINGS = agent_messages.Settings(
     log_dir="",
     idle=None,
     input=False,
@@ -135,7 +135,9 @@ class Launcher:
         self.secret, port, _ = self.control.variable.split("@")
         self.address = ("127.0.0.1", int(port))
         self.agent = self.call(frames.REPORTS, 0, "a" * 32)
-        self.agent.connection.sendall(self.agent.writer.frame(messages.HELLOS.encode(messages.Hello(host="n01"))))
+        self.agent.connection.sendall(
+            self.agent.writer.frame(agent_messages.HELLOS.encode(agent_messages.Hello(host="n01")))
+        )
         self.read_until(lambda items: items)
 
     def read_until(self, enough):
@@ -160,8 +162,10 @@ class Launcher:
         return End.made(connection, keys)
 
     def hears_its_agent(self):
-        self.agent.connection.sendall(self.agent.writer.frame(messages.REPORTS.encode(messages.Up(ranks=1))))
-        up = Report(0, messages.Up(ranks=1))
+        self.agent.connection.sendall(
+            self.agent.writer.frame(agent_messages.REPORTS.encode(agent_messages.Up(ranks=1)))
+        )
+        up = Report(0, agent_messages.Up(ranks=1))
         items = self.read_until(lambda items: up in items)
         assert 0 not in self.control.done
         return items
@@ -191,7 +195,7 @@ def stranger(data):
     assert len(called.hears_its_agent()) == 1
 
 
-@target(inputs=1000, seeds=[messages.REPORTS.encode(one) for one in REPORTS], words=[b'"say"', HEAD])
+@target(inputs=1000, seeds=[agent_messages.REPORTS.encode(one) for one in REPORTS], words=[b'"say"', HEAD])
 def false_agent(data):
     """What an agent of another host says wrongly loses that host, and no other."""
     called = launcher()
@@ -199,9 +203,9 @@ def false_agent(data):
         seen.pop(1, None) if isinstance(seen, dict) else seen.discard(1)
     end = called.call(frames.REPORTS, 1, "b" * 32)
     with end.connection:
-        hello = end.writer.frame(messages.HELLOS.encode(messages.Hello(host="n02")))
+        hello = end.writer.frame(agent_messages.HELLOS.encode(agent_messages.Hello(host="n02")))
         end.connection.sendall(hello + end.writer.frame(data))
-    items = called.read_until(lambda items: Report(1, messages.Lost()) in items or 1 in called.control.done)
+    items = called.read_until(lambda items: Report(1, agent_messages.Lost()) in items or 1 in called.control.done)
     called.hears_its_agent()
     return len(items)
 
@@ -226,7 +230,9 @@ def frame(data):
     return str(came[:2])
 
 
-@target(inputs=4000, seeds=[FrameWriter(b"").frame(messages.ORDERS.encode(one)) for one in ORDERS], words=[b'"do"'])
+@target(
+    inputs=4000, seeds=[FrameWriter(b"").frame(agent_messages.ORDERS.encode(one)) for one in ORDERS], words=[b'"do"']
+)
 def agent_side(data):
     """What an agent hears is orders, and at the end that its launcher has gone."""
     ours, its = pair()

@@ -45,7 +45,7 @@ BREAKS = [  # module, function, error; at its first call
     (RUN + "start", "Run._keep_first_record", "TypeError('boom\\nin two lines')"),
     ("ezpz.launch.record", "started", "AttributeError('boom')"),
     ("ezpz.launch.record", "write", "ValueError('boom')"),
-    ("ezpz.launch.loop", "Loop.turn", "IndexError('boom')"),
+    ("ezpz.launch.event_loop", "Loop.turn", "IndexError('boom')"),
     (RUN + "child", "Children.add", "AssertionError('boom')"),
 ]
 

@@ -18,12 +18,12 @@ import pytest
 
 from ezpz import local_socket
 from ezpz.fields import Malformed
-from ezpz.launch import frames, messages
+from ezpz.launch import agent_messages, frames
+from ezpz.launch.agent_messages import HELLOS, ORDERS, REPORTS, Hello, Note, Piece, Up
 from ezpz.launch.frames import FrameReader, FrameWriter, Greeting
 from ezpz.launch.host import connection as agent_side
 from ezpz.launch.host.connection import End, connect
 from ezpz.launch.master import Listening
-from ezpz.launch.messages import HELLOS, ORDERS, REPORTS, Hello, Note, Piece, Up
 from ezpz.launch.run import control as control_module
 from ezpz.launch.run.control import Control, Report
 from lab.agents import settings
@@ -385,7 +385,7 @@ def test_a_frame_that_was_tampered_with_ends_its_connection(control, heard, call
     stranger.sendall(sent)
     items = heard(lambda: 0 in control.done)
     reports = [item.message for item in items[1:]]
-    assert reports == [*[Up(ranks=1)] * (damage == "repeated"), messages.Lost()]
+    assert reports == [*[Up(ranks=1)] * (damage == "repeated"), agent_messages.Lost()]
 
 
 def test_what_the_launcher_says_cannot_be_said_back_to_it(control, heard, call):
@@ -393,7 +393,7 @@ def test_what_the_launcher_says_cannot_be_said_back_to_it(control, heard, call):
     introduced(control, heard, stranger)
     welcome = stranger.recv(4096)
     stranger.sendall(welcome)
-    assert heard(lambda: 0 in control.done)[-1] == Report(0, messages.Lost())
+    assert heard(lambda: 0 in control.done)[-1] == Report(0, agent_messages.Lost())
 
 
 def test_frames_in_another_order_are_refused():
@@ -456,7 +456,7 @@ def test_an_agent_that_reads_no_orders_is_lost_and_holds_nobody_up(control, hear
     stranger = call()
     introduced(control, heard, stranger)
     began = time.monotonic()
-    while control.order(messages.Signal(number=15)):
+    while control.order(agent_messages.Signal(number=15)):
         assert time.monotonic() - began < 300
     heard(lambda: 0 in control.done)
 
@@ -557,5 +557,5 @@ def test_an_order_of_a_stranger_on_an_open_connection_ends_it(control, heard, re
     agent = in_thread(connect, variable, 0)
     heard(lambda: control.heard)
     agent.join(60)
-    connections[0].sendall(FrameWriter(b"x").frame(ORDERS.encode(messages.Kill())))
-    assert list(agent.result.orders()) == [(0, messages.Lost())]
+    connections[0].sendall(FrameWriter(b"x").frame(ORDERS.encode(agent_messages.Kill())))
+    assert list(agent.result.orders()) == [(0, agent_messages.Lost())]

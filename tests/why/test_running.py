@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ezpz import register
-from ezpz.launch.ask import ask
+from ezpz.launch.ask_launch import ask
 from lab import process
 
 SCRIPT = Path(__file__).parent / "scripts" / "trouble.py"

@@ -26,7 +26,7 @@ from ezpz.cluster.jobs import forget_jobs, my_jobs, scheduler_questions, user_na
 from ezpz.cluster.questions import SCHEDULER_LIMIT
 from ezpz.errors import EzpzError, MachineError, UsageError
 from ezpz.interpreter import module_line
-from ezpz.launch.ask import ask
+from ezpz.launch.ask_launch import ask
 from ezpz.launch.host import process_tree
 from ezpz.records.launch_record import LaunchRecord
 from ezpz.register import Launch, folders_of, lives, named, recorded, running

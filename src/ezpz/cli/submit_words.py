@@ -3,7 +3,7 @@
     -N 2 -p debug -t 1-00:00:00                      --nhosts 2 --queue debug --time 1-00:00:00
     -l select=2:ngpus=4,walltime=6:00:00             --nhosts 2 --option=-l select=2:ngpus=4 --time 6:00:00
 
-`ezpz.launch.words` says what the tables mean; docs/older-scripts.md has the same words.
+`ezpz.launch.other_launchers` says what the tables mean; docs/older-scripts.md has the same words.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shlex
 from ezpz.cluster.job_file import Option, hosts_of, resources
 from ezpz.errors import UsageError
 from ezpz.launch.options import OPTIONS
-from ezpz.launch.words import LAUNCH, Words, each, number_of_hosts, plain, table, understand
+from ezpz.launch.other_launchers import LAUNCH, Words, each, number_of_hosts, plain, table, understand
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

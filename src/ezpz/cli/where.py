@@ -12,7 +12,7 @@ from ezpz.cluster import probe
 from ezpz.cluster.devices import describe, devices_on
 from ezpz.cluster.network import route_to
 from ezpz.launch import flavours
-from ezpz.launch.choice import find_mpiexec
+from ezpz.launch.launcher_choice import find_mpiexec
 from ezpz.launch.options import parse
 from ezpz.launch.survey import survey
 from ezpz.tables import screen_width, wrapped

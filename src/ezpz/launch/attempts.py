@@ -171,7 +171,7 @@ class _Series:
         """Wait for what ranks have held of this host's devices; on other hosts their agents do so."""
         if builder.survey.devices.kind in {"", "cpu"}:
             return
-        from ezpz.launch.host.leftovers import note_on, wait
+        from ezpz.launch.host.device_memory_wait import note_on, wait
 
         waited, left = wait(builder.launch_id)
         if note := note_on(" ".join([f"{waited:.1f}", *map(str, left)])):

@@ -8,7 +8,7 @@ each other; nothing here is imported without it.
                     "waiting": ["13"], "queueing": false}
     saved.json      {"number": 1, "step": 400}: the newest complete save that ranks have reported
     verdict         one line: done, again, or stop: why
-    lease-000001    who may work on the chain (`ezpz.launch.lease`)
+    lease-000001    who may work on the chain (`ezpz.launch.chain_lease`)
     STOP            made by a person, or by `ezpz kill` with a line that says so: no further job begins to train
 
 The next job is queued when a job starts, so that it ages meanwhile, and depends on that one's end. Whether it may
@@ -30,9 +30,9 @@ from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError, LaunchError, UsageError
 from ezpz.fields import replace
 from ezpz.files import read_bytes, read_text, write_whole
+from ezpz.launch.chain_lease import HeldError, Lease, kept, take
 from ezpz.launch.chain_verdict import AGAIN, DONE, STOP, UNDECIDED, Ending, is_from_outside, read, verdict
 from ezpz.launch.decision import Clock
-from ezpz.launch.lease import HeldError, Lease, kept, take
 from ezpz.launch.session import say
 from ezpz.records.chain_records import CHAIN, JOBS, SAVED, VERDICT, ChainJob, ChainJobs, ChainLimits, ChainSave
 from ezpz.records.launch_record import Failure, LaunchRecord

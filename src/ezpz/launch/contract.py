@@ -19,10 +19,10 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
     EZPZ_LD_LIBRARY_PATH=    the same for this one; empty where the user has none
     EZPZ_REMOTE_SHELL=srun … words of the scheduler that start a command on the host behind them (`bin/remote_shell`)
     EZPZ_REMOTE_AS=4711,PBS_JOBID,…   a process of the job, and the variables that these words need and this shell lacks
-    EZPZ_DEVICES=…           the devices that were chosen, for a launcher that sets masks anew (`ezpz.launch.masks`)
-    EZPZ_SIGNALLED_BY=slurmstepd   the scheduler's program that signals ranks itself; for shims
-    EZPZ_IGNORED_AT_START=SIGUSR1 SIGUSR2   signals that a rank starts with ignored by us, where others signal ranks
-    EZPZ_STDIN=none          the launcher has no input to pass on, so that no rank shall wait for any
+    EZPZ_DEVICES=…           the devices that were chosen, for a launcher that sets masks anew
+    (`ezpz.launch.device_choice`) EZPZ_SIGNALLED_BY=slurmstepd   the scheduler's program that signals ranks itself; for
+    shims EZPZ_IGNORED_AT_START=SIGUSR1 SIGUSR2   signals that a rank starts with ignored by us, where others signal
+    ranks EZPZ_STDIN=none          the launcher has no input to pass on, so that no rank shall wait for any
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from __future__ import annotations
 import re
 
 from ezpz.fields import Record
-from ezpz.launch.host.stacks import Frame
-from ezpz.launch.places import locate
+from ezpz.launch.host.process_stacks import Frame
 from ezpz.launch.run.failures import LOST, NODE_FAILED, NOT_STARTED, UNREACHED, UNREACHED_BY_ALL
+from ezpz.launch.stack_groups import locate
 from ezpz.records.launch_record import Attempt, ProbedHost
 from ezpz.why.last_words import broken_device, ending, full_disk, without_rank_tags
 

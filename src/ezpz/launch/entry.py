@@ -43,9 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EzpzError as error:
         return end_with(error)
     except Exception as error:  # noqa: BLE001  # whatever it is, it has killed the ranks, and one line reports it
-        from ezpz.launch import broken
+        from ezpz.launch import internal_error
 
-        return broken.tell(error)
+        return internal_error.tell(error)
     except KeyboardInterrupt:  # before anything runs, or when only a slow reader is waited for
         return end_now()
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn, TextIO
 
-    from ezpz.launch.words import Word
+    from ezpz.launch.other_launchers import Word
 
 # Values of options, each read by a function whose error says what was expected.
 
@@ -539,7 +539,7 @@ def _read(argv: list[str], environ: Mapping[str, str]) -> tuple[dict[str, Any], 
             _take(given, names, option, value if equals or "type" in option else None, name)
             index += 1
             continue
-        from ezpz.launch.words import understand
+        from ezpz.launch.other_launchers import understand
 
         known = understand([word, *argv[index + 1 :]], environ)
         if known is None:
@@ -595,7 +595,7 @@ def _for_launcher(argv: list[str], names: list[str]) -> Word:
     Raises:
         UnknownOptionError: Nothing says whose it is, or it is spelled like one of ours.
     """
-    from ezpz.launch.words import Word
+    from ezpz.launch.other_launchers import Word
 
     name, equals, _ = argv[0].partition("=")
     own = argv[:1] if equals or len(argv) < 2 or argv[1].startswith("-") else argv[:2]

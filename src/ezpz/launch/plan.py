@@ -14,7 +14,6 @@ from ezpz.cluster.scheduler import scheduler as find_scheduler
 from ezpz.fields import Record, as_dict
 from ezpz.files import state_folder
 from ezpz.interpreter import module_line
-from ezpz.launch.binding import Binding, chosen_cpus
 from ezpz.launch.contract import (
     BY_LAUNCHER,
     LONGEST_VARIABLE,
@@ -25,10 +24,11 @@ from ezpz.launch.contract import (
     started_here,
     threads,
 )
+from ezpz.launch.cpu_binding import Binding, chosen_cpus
 from ezpz.launch.flavours import LOCAL
 from ezpz.launch.flavours.base import AGENT, AgentFlavour
 from ezpz.launch.flavours.request import Flag, Order, Setting, words
-from ezpz.launch.settings import Communication
+from ezpz.launch.rank_variables import Communication
 from ezpz.ranks import CONTRACT, Ranks
 from ezpz.visible import shell_line
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from ezpz.cluster.devices import Devices
     from ezpz.cluster.scheduler import Scheduler
     from ezpz.cluster.site import Site
-    from ezpz.launch.choice import Choice
     from ezpz.launch.flavours.base import Flavour
+    from ezpz.launch.launcher_choice import Choice
     from ezpz.launch.master import Listening
     from ezpz.launch.placement import Placement
 
@@ -103,7 +103,7 @@ class Chosen(Record):
 
     Attributes:
         choice: The launcher, and why.
-        mpi: Whether ranks may start an MPI, and who says so (`ezpz.launch.choice.choose_mpi`).
+        mpi: Whether ranks may start an MPI, and who says so (`ezpz.launch.launcher_choice.choose_mpi`).
         binding: CPUs of each local rank.
         communication: What the site wants of the ranks' environment.
         reach: Whether, and as whom, the scheduler's remote shell can be used.

@@ -17,14 +17,14 @@ from ezpz.cluster.scheduler import Reach
 from ezpz.errors import MachineError
 from ezpz.files import find_program, private_folder, write_lines
 from ezpz.interpreter import script_of
-from ezpz.launch.binding import by_agents, choose_binding, chosen_cpus
-from ezpz.launch.choice import choose, choose_mpi
+from ezpz.launch.cpu_binding import by_agents, choose_binding, chosen_cpus
+from ezpz.launch.device_choice import mask_settings
 from ezpz.launch.flavours import LOCAL
 from ezpz.launch.flavours.base import AgentFlavour, MpiFlavour
 from ezpz.launch.flavours.request import Setting
-from ezpz.launch.masks import mask_settings
+from ezpz.launch.launcher_choice import choose, choose_mpi
 from ezpz.launch.plan import BY_ENV, NO_MASTER, Chosen, Context, LaunchPlan, Supervision
-from ezpz.launch.settings import (
+from ezpz.launch.rank_variables import (
     communication,
     flight_recorder,
     has_input,
@@ -153,7 +153,7 @@ class PlanBuilder:
         }
 
     def _watchers(self) -> Iterator[tuple[str, str, float, str, str, str]]:
-        """Yield the watchers that are on, as rows of `ezpz.launch.messages.Settings`."""
+        """Yield the watchers that are on, as rows of `ezpz.launch.agent_messages.Settings`."""
         looks = self.check.value != "off" and not self.is_here  # here, the launcher looks itself
         yield "preflight", "", 0.0 if looks else -1.0, self._looked_at(), "", ""
         if self._sampling and sys.platform == "linux":

@@ -82,7 +82,7 @@ class Session:
         Raises:
             EzpzError: They could not be started.
         """
-        from ezpz.launch import broken, record
+        from ezpz.launch import internal_error, record
 
         began = time.time()
         plans: list[LaunchPlan] = []  # of each start
@@ -95,7 +95,7 @@ class Session:
         except Exception as error:  # a mistake of ours, whatever it is
             if not plans:
                 raise
-            raise broken.completed(error, self.folder, began, plans[-1]) from error
+            raise internal_error.completed(error, self.folder, began, plans[-1]) from error
 
     def _run(self, builder: PlanBuilder, began: float, plans: list[LaunchPlan]) -> int:
         from ezpz.launch.run.failures import Limits
@@ -159,7 +159,7 @@ def _announce(plan: LaunchPlan) -> None:
 def _start_until_met(builder: PlanBuilder, start: Callable[[LaunchPlan, Control], int]) -> int:
     """Start the ranks; again, with another plan, where another program holds the port on the first host."""
     from ezpz.cluster.probe import is_here
-    from ezpz.launch.messages import Settings
+    from ezpz.launch.agent_messages import Settings
     from ezpz.launch.run.control import Control
     from ezpz.launch.run.supervisor import PORT_TAKEN
 

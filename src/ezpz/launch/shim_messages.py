@@ -7,7 +7,7 @@ messages travel is a table of the kinds that travel it. A shim writes words, bec
     TO_SHIMS      agent to shim   signal 15
 
 Whatever else arrives is a `Malformed`, on which the reader closes the connection. What agents and the launcher
-say to each other is in `ezpz.launch.messages`, which no shim imports: the classes alone would cost it half a
+say to each other is in `ezpz.launch.agent_messages`, which no shim imports: the classes alone would cost it half a
 millisecond.
 """
 

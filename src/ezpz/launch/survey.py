@@ -9,7 +9,7 @@ from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import UsageError
 from ezpz.fields import Record, replace
 from ezpz.launch.contract import cores
-from ezpz.launch.masks import chosen_devices
+from ezpz.launch.device_choice import chosen_devices
 from ezpz.launch.placement import place
 from ezpz.launch.selection import selected
 

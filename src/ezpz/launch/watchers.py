@@ -19,7 +19,7 @@ from functools import partial
 
 from ezpz.errors import UsageError
 from ezpz.fields import Record
-from ezpz.launch import messages
+from ezpz.launch import agent_messages as messages
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.errors import EzpzError
+    from ezpz.launch.agent_messages import Message, Settings
+    from ezpz.launch.event_loop import Loop
     from ezpz.launch.host.rank_process import RankProcess
-    from ezpz.launch.loop import Loop
-    from ezpz.launch.messages import Message, Settings
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.run.failures import Failure, Outcome
     from ezpz.why import Facts
 
-    Row = tuple[str, str, float, str, str, str]  # of `messages.Settings.watchers`
+    Row = tuple[str, str, float, str, str, str]  # of `agent_messages.Settings.watchers`
 
 __all__ = [
     "WATCHERS",
@@ -68,8 +68,8 @@ class Watcher(Record):
         begins: Whether its launcher side has something to do before the ranks begin, and is made at the start. Whether
             its host side has says its row of the settings.
         fails: Whether it has something to do when a rank or a host has failed, and is made then at the latest.
-        answers: The words that a running launch is asked (`ezpz.launch.ask`) and its launcher side answers: ``stacks``.
-        records: Whether its launcher side is made when rank 0 keeps a run.
+        answers: The words that a running launch is asked (`ezpz.launch.ask_launch`) and its launcher side answers:
+        ``stacks``. records: Whether its launcher side is made when rank 0 keeps a run.
         starts: Which side is made by itself when its row says when: ``host`` or ``launcher``.
         scope: What it looks at where an agent holds several worlds: each ``world``, or the ``host``, of which there is
             one side then.
@@ -473,7 +473,7 @@ def _load(file: str, names: Collection[str] = ()) -> Any:
     """
     from importlib.util import module_from_spec, spec_from_file_location
 
-    from ezpz.launch.run.askers import ENDING
+    from ezpz.launch.run.socket_requests import ENDING
 
     folder, last = os.path.split(file)
     name = f"ezpz_watcher_{os.path.basename(folder) if last == '__init__.py' else last.removesuffix('.py')}"

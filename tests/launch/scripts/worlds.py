@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 from ezpz.errors import EzpzError
-from ezpz.launch.messages import Settings
+from ezpz.launch.agent_messages import Settings
 from ezpz.launch.options import parse
 from ezpz.launch.planning import PlanBuilder
 from ezpz.launch.run.control import Control

@@ -13,7 +13,7 @@ the words of Hydra and Open MPI (``--bind-to``, ``--map-by``, ``-x``).
 from __future__ import annotations
 
 from ezpz.errors import LaunchError
-from ezpz.launch.binding import Binding
+from ezpz.launch.cpu_binding import Binding
 from ezpz.launch.flavours.base import MpiFlavour
 from ezpz.launch.flavours.request import Flag
 

@@ -9,7 +9,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ezpz.launch.binding import Binding
+    from ezpz.launch.cpu_binding import Binding
     from ezpz.launch.placement import Placement
 
 

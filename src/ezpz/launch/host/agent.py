@@ -4,7 +4,7 @@ It is forked off by the first shim of a host (``mpiexec``, ``srun``), or by the 
 ``python3 -I -S start_agent.py`` by ``ssh HOST`` or, under ``--mpi no``, by ``mpiexec`` and ``srun``. In all cases but
 the first it is the parent of the ranks, and there are no shims. When the connection to the launcher ends, it kills all
 ranks of its host: that is how nothing outlives a launcher that was killed. What it reports, and what it is ordered to
-do, are the tables of `ezpz.launch.messages`.
+do, are the tables of `ezpz.launch.agent_messages`.
 
 It holds worlds (`ezpz.launch.host.local_world`): one that comes with it and with which it ends, or, where it stays
 (`Settings.stays`), none of its own and each that the launcher has it start, until it is released.
@@ -18,14 +18,14 @@ import sys
 
 from ezpz import proc
 from ezpz.errors import EzpzError, shell_code
-from ezpz.launch import messages
+from ezpz.launch import agent_messages
 from ezpz.launch.backlog import keep_freed_memory
+from ezpz.launch.event_loop import Loop, SignalPipe
 from ezpz.launch.host import process_tree
 from ezpz.launch.host.connection import Connection
 from ezpz.launch.host.local_world import ENDING, LocalWorld, handle_of
 from ezpz.launch.host.rank_process import RankProcess
 from ezpz.launch.host.rank_start import FOR_RANK_ALONE, TO_ALL
-from ezpz.launch.loop import Loop, SignalPipe
 from ezpz.launch.watchers import HostHandle, Watchers
 from ezpz.local_socket import credentials, send
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from ezpz.launch.agent_messages import Message
     from ezpz.launch.host.connection import NoConnection
-    from ezpz.launch.messages import Message
 
 __all__ = ["UNKNOWN", "Agent"]
 
@@ -76,7 +76,7 @@ class Agent:
         own_session: bool = True,
         has_shims: bool = False,
         waits: bool = False,
-        start: Callable[[LocalWorld, messages.Start], None] | None = None,
+        start: Callable[[LocalWorld, agent_messages.Start], None] | None = None,
     ) -> None:
         self.connection = connection
         self.launch = launch
@@ -130,7 +130,7 @@ class Agent:
         return self.worlds[0]
 
     @property
-    def settings(self) -> messages.Settings:
+    def settings(self) -> agent_messages.Settings:
         """What the launcher wants of every agent."""
         return self.connection.settings
 
@@ -142,7 +142,7 @@ class Agent:
         """Tell the launcher what is the same of all worlds."""
         if text not in self._noted:
             self._noted.add(text)
-            self.report(messages.Note(text=text))
+            self.report(agent_messages.Note(text=text))
 
     def _handle(self, name: str, config: str, guarded: Callable[..., Any]) -> HostHandle:
         """Return what a watcher of the whole host may do."""
@@ -170,7 +170,7 @@ class Agent:
         """Tell the launcher that worlds can begin here, where this agent stays for them."""
         if self.stays and not (self._holders or self._is_up):
             self._is_up = True
-            self.report(messages.Up(ranks=0))
+            self.report(agent_messages.Up(ranks=0))
 
     def stand_guard(self, *, obeys_signals: bool, is_signalled_alone: bool = False) -> None:
         """Adopt orphans, and notice the end of children; other signals end only what is a host's own process.
@@ -207,7 +207,7 @@ class Agent:
             why: What has happened.
             cannot: Whether the host lacks what ranks need.
         """
-        self.report(messages.Refused(text=why, cannot=cannot))
+        self.report(agent_messages.Refused(text=why, cannot=cannot))
         self._kill()
 
     def turn_away(self) -> None:
@@ -287,13 +287,15 @@ class Agent:
 
     # Shims, which have ranks of this agent's own world behind them.
 
-    def _shim_started(self, connection: socket.socket, shim: messages.ShimStarted, pipes: tuple[int, ...]) -> None:
+    def _shim_started(
+        self, connection: socket.socket, shim: agent_messages.ShimStarted, pipes: tuple[int, ...]
+    ) -> None:
         world = self.world
         if world.turns_away:
             for fd in pipes:
                 os.close(fd)
             try:
-                send(connection, messages.TO_SHIMS.encode(messages.Release(codes=False)))
+                send(connection, agent_messages.TO_SHIMS.encode(agent_messages.Release(codes=False)))
             except OSError:
                 pass  # it has gone by itself
             return
@@ -369,17 +371,17 @@ class Agent:
     def _obey(self) -> None:
         assert isinstance(self.connection, Connection)
         for number, order in self.connection.orders():
-            if isinstance(order, messages.OutputTaken | messages.ConnectOutput):
+            if isinstance(order, agent_messages.OutputTaken | agent_messages.ConnectOutput):
                 self.connection.obey(order)
-            elif isinstance(order, messages.AreYouAlive):
-                self.report(messages.Alive())
-            elif isinstance(order, messages.Start):
+            elif isinstance(order, agent_messages.AreYouAlive):
+                self.report(agent_messages.Alive())
+            elif isinstance(order, agent_messages.Start):
                 self._start_world(number, order)
-            elif isinstance(order, messages.Release):
+            elif isinstance(order, agent_messages.Release):
                 self._is_closed = self._is_released = True
                 if not self.stays or self._done:
                     self._release(codes=order.codes)
-            elif isinstance(order, messages.Lost):
+            elif isinstance(order, agent_messages.Lost):
                 self._hear_of_end()
             elif number in self.worlds:
                 self._obey_in(self.worlds[number], order)
@@ -389,12 +391,12 @@ class Agent:
     def _obey_in_all(self, order: Message) -> None:
         """Do in all worlds of an agent that stays what is ordered of the host."""
         assert self._watch
-        if isinstance(order, messages.Kill):
+        if isinstance(order, agent_messages.Kill):
             self._kill()
-        elif isinstance(order, messages.Signal | messages.Hold):
+        elif isinstance(order, agent_messages.Signal | agent_messages.Hold):
             for world in self._now():
                 self._obey_in(world, order)
-            if isinstance(order, messages.Hold):
+            if isinstance(order, agent_messages.Hold):
                 self._watch.terms_wait(order)
             else:
                 self._watch.all("signalled", order.number)
@@ -402,25 +404,25 @@ class Agent:
             self._watch.obey(order)
 
     def _obey_in(self, world: LocalWorld, order: Message) -> None:
-        if isinstance(order, messages.Begin):
+        if isinstance(order, agent_messages.Begin):
             if not self._over:
                 world.begin()
-        elif isinstance(order, messages.Signal):
+        elif isinstance(order, agent_messages.Signal):
             world.pass_on(order.number)
-        elif isinstance(order, messages.Hold):
+        elif isinstance(order, agent_messages.Hold):
             world.hold_terms(order)
-        elif isinstance(order, messages.Kill):
+        elif isinstance(order, agent_messages.Kill):
             world.kill()
         else:
             world.watch.obey(order)
 
-    def _start_world(self, number: int, order: messages.Start) -> None:
+    def _start_world(self, number: int, order: agent_messages.Start) -> None:
         """Start a world as the launcher orders, or tell it why not."""
         refusal = self._refusal(number)
         if refusal:
-            self.connection.report(messages.Refused(text=refusal, cannot=True), number)
+            self.connection.report(agent_messages.Refused(text=refusal, cannot=True), number)
             if number and number not in self.worlds:  # else its end is still to come
-                self.connection.report(messages.Done(stuck=[], step=-1), number)
+                self.connection.report(agent_messages.Done(stuck=[], step=-1), number)
             return
         assert self._start
         self._numbers.add(number)
@@ -506,7 +508,7 @@ class Agent:
                 self._world_over(world)
         while self._leaving and self.connection.has_sent(self._leaving[0][1]):
             world, _ = self._leaving.pop(0)
-            world.report(messages.Done(stuck=world.stuck or [], step=world.step))
+            world.report(agent_messages.Done(stuck=world.stuck or [], step=world.step))
         if self.stays and self._is_closed and not (self.worlds or self._leaving or self.stayers):
             self._finish()
 
@@ -540,7 +542,7 @@ class Agent:
             return  # it comes back here
         self._done = True
         ranks = [rank for world in self._now() for rank in world.ranks.values()]
-        self.report(messages.Done(stuck=self._stuck, step=max((rank.step for rank in ranks), default=-1)))
+        self.report(agent_messages.Done(stuck=self._stuck, step=max((rank.step for rank in ranks), default=-1)))
         if not isinstance(self.connection, Connection):
             self._release(codes=True)
         elif (self.waits and not self._is_released) or any(rank.shim and rank.code for rank in ranks):

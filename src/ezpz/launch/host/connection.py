@@ -19,18 +19,18 @@ from collections import deque
 from ezpz import local_socket
 from ezpz.errors import LaunchError
 from ezpz.fields import Malformed, Record
-from ezpz.launch import frames, messages
+from ezpz.launch import agent_messages, frames
+from ezpz.launch.agent_messages import HELLOS, ORDERS, PIECE, REPORTS, WELCOMES, Piece
 from ezpz.launch.backlog import Backlog
 from ezpz.launch.frames import CHALLENGE_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
-from ezpz.launch.messages import HELLOS, ORDERS, PIECE, REPORTS, WELCOMES, Piece
 from ezpz.launch.shared_slots import Slots
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ezpz.launch.agent_messages import Message
     from ezpz.launch.frames import Keys
-    from ezpz.launch.messages import Message
 
 CUT_OFF = "cannot reach the launcher"  # `ezpz doctor` looks for these words in what an agent writes through ssh
 _PATIENCE = 10.0  # seconds for one address of the launcher to answer
@@ -110,7 +110,7 @@ class Connection:
         self,
         messages_: End,
         output: End,
-        settings: messages.Settings,
+        settings: agent_messages.Settings,
         clock: float = 0.0,
         slots: Slots | None = None,
         *,
@@ -175,9 +175,9 @@ class Connection:
             self._has_ended = True
             self._write(Piece.encode_end(self._shown))
 
-    def obey(self, order: messages.OutputTaken | messages.ConnectOutput) -> None:
+    def obey(self, order: agent_messages.OutputTaken | agent_messages.ConnectOutput) -> None:
         """Do what the launcher says of the output."""
-        if isinstance(order, messages.OutputTaken):
+        if isinstance(order, agent_messages.OutputTaken):
             self._forget(order.pieces)
         else:
             self.cut()
@@ -269,7 +269,7 @@ class Connection:
         except Malformed:
             data = b""
         if not data:
-            yield 0, messages.Lost()
+            yield 0, agent_messages.Lost()
 
 
 class NoConnection:
@@ -282,7 +282,7 @@ class NoConnection:
     delivered = True
     shown = 0
     slots = None
-    settings = messages.Settings(
+    settings = agent_messages.Settings(
         log_dir="",
         idle=None,
         input=False,
@@ -298,15 +298,15 @@ class NoConnection:
     def report(self, message: Message, world: int = 0) -> None:
         """Write what a person should know."""
         del world
-        if isinstance(message, messages.RankFailed):
+        if isinstance(message, agent_messages.RankFailed):
             from ezpz.launch.run.failures import rank_failed
 
             self._say(rank_failed(os.uname().nodename, message).text)
             if message.words and not message.shown:
                 self.show(message.rank, 2, f"{message.words}\n".encode())
-        elif isinstance(message, messages.Note | messages.Refused):
+        elif isinstance(message, agent_messages.Note | agent_messages.Refused):
             self._say(message.text)
-        elif isinstance(message, messages.Mismatch):
+        elif isinstance(message, agent_messages.Mismatch):
             for _, _, text in message.worlds:
                 self._say(text)
 
@@ -366,7 +366,9 @@ def connect(variable: str, index: int) -> Connection:
             for kind in (frames.REPORTS, frames.OUTPUTS):
                 end, welcome, clock, slots = _enter(place, secret, Greeting(kind, index, agent))
                 ends.append(end)
-            ends[0].connection.sendall(ends[0].writer.frame(HELLOS.encode(messages.Hello(host=os.uname().nodename))))
+            ends[0].connection.sendall(
+                ends[0].writer.frame(HELLOS.encode(agent_messages.Hello(host=os.uname().nodename)))
+            )
         except (OSError, ValueError) as error:  # ValueError: what answers is no launcher
             if isinstance(error, ConnectionRefusedError) and _is_own(address):
                 raise LauncherGoneError(f"the launcher of {os.uname().nodename} has ended") from None
@@ -438,7 +440,7 @@ def _reach(address: tuple[str, int], patience: float = _PATIENCE) -> socket.sock
 
 def _enter(
     address: tuple[str, int], secret: str, greeting: Greeting
-) -> tuple[End, messages.Welcome, float, Slots | None]:
+) -> tuple[End, agent_messages.Welcome, float, Slots | None]:
     """Return a connection on which both sides have shown that they know the secret, the launcher's first words, its
     clock less this host's, and the memory that it shares.
 
@@ -463,7 +465,7 @@ def _enter(
 
 def _greet(
     connection: socket.socket, secret: str, greeting: Greeting, patience: float = _PATIENCE
-) -> tuple[End, messages.Welcome, float, Slots | None]:
+) -> tuple[End, agent_messages.Welcome, float, Slots | None]:
     deadline = time.monotonic() + patience
     line, keys = frames.greet(secret, _read(connection, CHALLENGE_SIZE, deadline), greeting)
     connection.sendall(line)
@@ -474,7 +476,7 @@ def _greet(
     while not came:  # not a byte more than the first frame: what follows is for `Connection.orders`
         came = list(end.reader.feed(_read(connection, end.reader.missing, deadline, files)))
     welcome = WELCOMES.decode(bytes(came[0]))
-    assert isinstance(welcome, messages.Welcome)
+    assert isinstance(welcome, agent_messages.Welcome)
     clock = welcome.time - time.time()
     connection.settimeout(None)
     if not is_local:

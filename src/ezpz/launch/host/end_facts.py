@@ -10,7 +10,7 @@ import os
 import time
 
 from ezpz import cgroup, proc
-from ezpz.launch import messages
+from ezpz.launch import agent_messages
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every agent; type checkers know this spelling
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Counters:
         if group not in self._before:
             self._before[group] = cgroup.memory_kills(group)
 
-    def at_end(self, rank: int, ended: float) -> messages.KernelCounts:
+    def at_end(self, rank: int, ended: float) -> agent_messages.KernelCounts:
         """Return what has been counted around a rank until now; nothing of one that ended as soon as it had begun.
 
         Args:
@@ -61,10 +61,10 @@ class Counters:
             ended: When it ended, in seconds since 1970 by this host's clock.
         """
         if ended < self._read_at + _SURE:  # it may have been counted before the first look
-            return messages.NOTHING_COUNTED
+            return agent_messages.NOTHING_COUNTED
         group = self._groups.get(rank, "")
         limits = cgroup.memory_limits(group)
-        return messages.KernelCounts(
+        return agent_messages.KernelCounts(
             group=group,
             before=_number(self._before.get(group)),
             after=_number(cgroup.memory_kills(group)),

@@ -1,8 +1,8 @@
 """Own the ranks of one world on this host: start them when all can begin, read what they write, and report their ends.
 
 A world is the ranks of one program on some hosts. The one that comes with its agent (number 0) is of today's launches,
-and is the host as a whole as well; an agent that stays holds several others (`ezpz.launch.messages.Start`), each with
-a socket, signals, timers and an end of its own. What is the host's and not a world's is `ezpz.launch.host.agent`.
+and is the host as a whole as well; an agent that stays holds several others (`ezpz.launch.agent_messages.Start`), each
+with a socket, signals, timers and an end of its own. What is the host's and not a world's is `ezpz.launch.host.agent`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import time
 from ezpz import proc
 from ezpz.errors import EzpzError
 from ezpz.fields import Malformed
-from ezpz.launch import messages
+from ezpz.launch import agent_messages
 from ezpz.launch.backlog import enlarge
+from ezpz.launch.event_loop import NO_ROOM
 from ezpz.launch.host import process_tree, rank_start
 from ezpz.launch.host.connection import Connection
-from ezpz.launch.host.rank_input import RankInput
 from ezpz.launch.host.rank_process import LARGE_PIPE, READ, RankProcess
+from ezpz.launch.host.rank_stdin import RankInput
 from ezpz.launch.host.speakers import Speakers
 from ezpz.launch.limits import shortage
-from ezpz.launch.loop import NO_ROOM
 from ezpz.launch.watchers import HostHandle, Watchers
 from ezpz.local_socket import is_own, receive, send, will_pass
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from ezpz.launch.agent_messages import Message
+    from ezpz.launch.event_loop import Loop
     from ezpz.launch.host.connection import NoConnection
     from ezpz.launch.host.end_facts import Counters
     from ezpz.launch.host.mpi_trap import MpiTrap
-    from ezpz.launch.host.output import RankOutput
-    from ezpz.launch.loop import Loop
-    from ezpz.launch.messages import Message
+    from ezpz.launch.host.rank_output import RankOutput
 
 __all__ = ["ENDING", "LocalConnections", "LocalWorld", "RankPipes", "handle_of"]
 
@@ -71,7 +71,7 @@ class LocalConnections:
         hung_up: Callable[[socket.socket], None],
     ) -> None:
         self._loop, self._heard, self._hung_up = loop, heard, hung_up
-        self._inboxes: dict[socket.socket, messages.LineReader] = {}
+        self._inboxes: dict[socket.socket, agent_messages.LineReader] = {}
         self._listener: socket.socket | None = None
 
     def listen(self, listener: socket.socket) -> None:
@@ -104,7 +104,7 @@ class LocalConnections:
                 connection.close()
                 continue
             connection.setblocking(False)
-            self._inboxes[connection] = messages.LineReader(messages.FROM_RANKS)
+            self._inboxes[connection] = agent_messages.LineReader(agent_messages.FROM_RANKS)
             self._loop.read(connection, self._read)
             self._read(connection)
 
@@ -183,7 +183,9 @@ class RankPipes:
                 self._show(rank, rank.output, now)
                 if rank.output.problem and not rank.log_ended:
                     rank.log_ended = True
-                    self._connection.report(messages.Note(text=f"rank {rank.rank}: {rank.output.problem}"), self._world)
+                    self._connection.report(
+                        agent_messages.Note(text=f"rank {rank.rank}: {rank.output.problem}"), self._world
+                    )
         self._connection.push()
 
     def _show(self, rank: RankProcess, output: RankOutput, now: float) -> None:
@@ -261,10 +263,10 @@ class LocalWorld:
         *,
         expected: int = 0,
         number: int = 0,
-        settings: messages.Settings | None = None,
+        settings: agent_messages.Settings | None = None,
         own_session: bool = True,
         has_shims: bool = False,
-        shim_came: Callable[[socket.socket, messages.ShimStarted, tuple[int, ...]], None] | None = None,
+        shim_came: Callable[[socket.socket, agent_messages.ShimStarted, tuple[int, ...]], None] | None = None,
         host: Watchers | None = None,
         holders: set[str] | None = None,
         on_host: dict[int, RankProcess] | None = None,
@@ -313,7 +315,7 @@ class LocalWorld:
         """Tell the launcher what many ranks may say in the same words."""
         if text not in self._noted:
             self._noted.add(text)
-            self.report(messages.Note(text=text))
+            self.report(agent_messages.Note(text=text))
 
     # Watchers.
 
@@ -446,13 +448,13 @@ class LocalWorld:
             why: What has happened.
             cannot: Whether the host lacks what ranks need.
         """
-        self.report(messages.Refused(text=why, cannot=cannot))
+        self.report(agent_messages.Refused(text=why, cannot=cannot))
         self.kill()
 
     # Messages of shims and ranks.
 
     def _hear(self, connection: socket.socket, message: Message, files: tuple[int, ...]) -> None:
-        if isinstance(message, messages.ShimStarted):
+        if isinstance(message, agent_messages.ShimStarted):
             if self._shim_came:
                 self._shim_came(connection, message, files)
             else:
@@ -468,27 +470,27 @@ class LocalWorld:
                 self._hear_shim(rank, message)
 
     def _hear_shim(self, rank: RankProcess, message: Message) -> None:
-        if isinstance(message, messages.RankReady):
+        if isinstance(message, agent_messages.RankReady):
             self._rank_ready(rank)
-        elif isinstance(message, messages.RankStarted):
+        elif isinstance(message, agent_messages.RankStarted):
             rank.pid = message.pid
             rank.reach("process", time.time())
             self._give_input(rank)
-        elif isinstance(message, messages.SignalPassed):
+        elif isinstance(message, agent_messages.SignalPassed):
             if not self._hold_back(message.number):
                 rank.passed[message.number] = time.monotonic()
-        elif isinstance(message, messages.RankEnded):
+        elif isinstance(message, agent_messages.RankEnded):
             self.end(rank, message.code)
-        elif isinstance(message, messages.ShimCrashed):
+        elif isinstance(message, agent_messages.ShimCrashed):
             rank.shim_crash = message.text.rpartition(": ")[2]
-        elif isinstance(message, messages.CannotRun):
+        elif isinstance(message, agent_messages.CannotRun):
             why = f"cannot run {message.program}: {os.strerror(message.number)}"
             rank.end(rank_start.cannot_run(message.number), why)
-        elif isinstance(message, messages.PortTaken):
+        elif isinstance(message, agent_messages.PortTaken):
             self.report(message)
-        elif isinstance(message, messages.Note):
+        elif isinstance(message, agent_messages.Note):
             self.note_once(message.text)
-        elif isinstance(message, messages.WrongWorld):
+        elif isinstance(message, agent_messages.WrongWorld):
             self._strangers.append((str(rank.world), rank.family, message.text))
             self.loop.after("mismatch", _MISMATCH, self._report_mismatch)
 
@@ -510,7 +512,7 @@ class LocalWorld:
             self._input = RankInput(self.loop, self.connection, rank.stdin, self.number)
         else:
             os.close(rank.stdin)
-            self.report(messages.Note(text="rank 0 gets no input: the launcher cannot be reached"))
+            self.report(agent_messages.Note(text="rank 0 gets no input: the launcher cannot be reached"))
         rank.stdin = None
 
     def resume_input(self) -> None:
@@ -599,7 +601,7 @@ class LocalWorld:
                 self.note_once(early_signals.note(number))
             self.loop.after("early signals", early_signals.AGAIN, self._give_early_signals)
 
-    def hold_terms(self, order: messages.Hold) -> None:
+    def hold_terms(self, order: agent_messages.Hold) -> None:
         """Keep the SIGTERMs back that others send to ranks, until the launcher sends one, or no longer."""
         self._holds_terms = order.how > 0
         self.watch.terms_wait(order)
@@ -612,7 +614,7 @@ class LocalWorld:
         if number != signal.SIGTERM or not self._holds_terms:
             return False
         self._term_is_held = True
-        self.report(messages.TermHeld())
+        self.report(agent_messages.TermHeld())
         return True
 
     def let_term_go(self) -> None:
@@ -674,20 +676,20 @@ class LocalWorld:
         self.up = True
         self.loop.cancel("partial")
         if not (self._holders or self._holders_of_host):
-            self.report(messages.Up(ranks=ranks))
+            self.report(agent_messages.Up(ranks=ranks))
 
     def _report_partial(self) -> None:
         if self.up:
             return
         have = sorted(rank.rank for rank in self.ranks.values() if rank.ready)
         if have != self._partial:
-            self.report(messages.Partial(have=len(have)))
+            self.report(agent_messages.Partial(have=len(have)))
         self._partial = have
         self.loop.after("partial", _PARTIAL, self._report_partial)
 
     def _report_mismatch(self) -> None:
         """Tell the launcher of a wrong world, now that its other ranks on this host have come."""
-        self.report(messages.Mismatch(host=os.uname().nodename, worlds=self._strangers))
+        self.report(agent_messages.Mismatch(host=os.uname().nodename, worlds=self._strangers))
 
     def _report_end(self, rank: RankProcess) -> None:
         rank.reported = True
@@ -705,11 +707,11 @@ class LocalWorld:
                 self.connection.show(rank.rank, stream, data, self.number)
         if rank.ended_of_asking:
             text = f"rank {rank.rank} (pid {rank.pid}) ended of the signal that asks for stacks; it was about to end"
-            self.report(messages.Note(text=text))
+            self.report(agent_messages.Note(text=text))
         if not failed:
             if not self._finished:
                 at = rank.ended_at + self.connection.clock
-                self.report(messages.Finished(rank=rank.rank, pid=rank.pid, at=at, step=rank.step))
+                self.report(agent_messages.Finished(rank=rank.rank, pid=rank.pid, at=at, step=rank.step))
             self._finished = True
             return
         if rank.by_us:
@@ -718,7 +720,7 @@ class LocalWorld:
 
         words = output.words if output else ""
         places = self._speakers.run_folder, os.environ.get("TMPDIR") or "/tmp", self.folder or "."  # noqa: S108
-        end = messages.RankFailed(
+        end = agent_messages.RankFailed(
             rank=rank.rank,
             pid=rank.pid,
             code=rank.code or 0,
@@ -727,7 +729,9 @@ class LocalWorld:
             words=words,
             shown=output.words_shown if output else True,
             step=rank.step,
-            memory=self._counters.at_end(rank.rank, rank.ended_at) if self._counters else messages.NOTHING_COUNTED,
+            memory=self._counters.at_end(rank.rank, rank.ended_at)
+            if self._counters
+            else agent_messages.NOTHING_COUNTED,
             room=room_on_disks(words, places),
         )
         self.report(end)
@@ -777,7 +781,7 @@ class LocalWorld:
         self.expected = min(self.expected, len(self.ranks))
         if stuck:
             text = f"processes {', '.join(map(str, stuck))} on {os.uname().nodename} survive SIGKILL"
-            self.report(messages.Note(text=text))
+            self.report(agent_messages.Note(text=text))
         if not self.ranks:
             self._ended(self)
 
@@ -821,7 +825,7 @@ if TYPE_CHECKING:
         @property
         def ranks(self) -> dict[int, RankProcess]: ...
         @property
-        def settings(self) -> messages.Settings: ...
+        def settings(self) -> agent_messages.Settings: ...
         @property
         def connection(self) -> Connection | NoConnection: ...
 
@@ -850,6 +854,6 @@ def handle_of(watched: Watched, name: str, config: str, guarded: Callable[..., A
 def _answer(connection: socket.socket, message: Message) -> None:
     """Send the process of a rank a message."""
     try:
-        send(connection, messages.TO_RANKS.encode(message))
+        send(connection, agent_messages.TO_RANKS.encode(message))
     except OSError:
         pass  # it ends, or has read nothing for long: it does not answer, which whoever asks notices

@@ -27,14 +27,14 @@ import socket
 import sys
 
 from ezpz.errors import LaunchError
-from ezpz.launch.loop import NO_ROOM
+from ezpz.launch.event_loop import NO_ROOM
 from ezpz.ranks import LAUNCHERS_OWN
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ezpz.launch.loop import Loop
+    from ezpz.launch.event_loop import Loop
 
 __all__ = ["MpiTrap", "cleared"]
 

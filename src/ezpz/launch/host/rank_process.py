@@ -9,15 +9,15 @@ import signal
 import time
 
 from ezpz import local_socket
-from ezpz.launch import messages
-from ezpz.launch.host.output import RankOutput
+from ezpz.launch import agent_messages
+from ezpz.launch.host.rank_output import RankOutput
 from ezpz.launch.host.rank_start import FOR_RANK_ALONE
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import socket
 
-    from ezpz.launch.messages import Message
+    from ezpz.launch.agent_messages import Message
 
 __all__ = ["LARGE_PIPE", "READ", "RankProcess"]
 
@@ -188,17 +188,17 @@ class RankProcess:
         """Send its shim an order."""
         if self.shim:
             try:
-                local_socket.send(self.shim, messages.TO_SHIMS.encode(message))
+                local_socket.send(self.shim, agent_messages.TO_SHIMS.encode(message))
             except OSError:
                 pass  # its end is noticed by reading
 
     def begin(self) -> None:
         """Let its shim begin."""
-        self.order(messages.Begin())
+        self.order(agent_messages.Begin())
 
     def release(self, *, codes: bool) -> None:
         """Let its shim end: with its code, or with 0."""
-        self.order(messages.Release(codes=codes))
+        self.order(agent_messages.Release(codes=codes))
 
     def signal(self, number: int, *, group: bool, reached: bool = False) -> None:
         """Send a signal: through its shim, else to its process or, with ``group``, also to what it started.
@@ -209,7 +209,7 @@ class RankProcess:
             reached: Whether it has come to all processes of the job: a shim knows that itself.
         """
         if self.shim:
-            self.order(messages.Kill() if number == signal.SIGKILL else messages.Signal(number=int(number)))
+            self.order(agent_messages.Kill() if number == signal.SIGKILL else agent_messages.Signal(number=int(number)))
         elif self.pid and self.alive and not self.shim_pid:
             self._send(number, group=group, reached=reached)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import NoReturn
 
-    from ezpz.launch.messages import Settings
+    from ezpz.launch.agent_messages import Settings
 
 
 # torch's flight recorder: the last collectives of every rank, asked for when ranks hang.
@@ -333,7 +333,7 @@ def bind(text: str, local_rank: int, local_world: int) -> tuple[list[int] | None
     """Return the CPUs of a rank as ``EZPZ_CPUS`` plans them, None without a plan, and why they cannot be had."""
     if not text or not hasattr(os, "sched_getaffinity"):  # macOS binds nothing
         return None, ""
-    from ezpz.launch.binding import chosen_cpus
+    from ezpz.launch.cpu_binding import chosen_cpus
 
     wanted, note = chosen_cpus(text, os.sched_getaffinity(0), local_rank, local_world)
     note = note or afford(wanted)

@@ -4,9 +4,10 @@ Run as ``python3 -I -S run_shim.py COMMAND…`` by ``mpiexec`` or ``srun``, once
 few imports, no site packages. It translates the launcher's variables into torchrun's contract, compares them with the
 plan, waits until the ranks of all hosts are ready, runs the command as its child and passes signals on. The first shim
 of a host forks off the agent (`ezpz.launch.host.agent`), which from then on reads what the ranks write. What shims and
-agent say to each other are the tables ``FROM_RANKS`` and ``TO_SHIMS`` of `ezpz.launch.messages`; a shim whose rank has
-ended waits to be released, with the rank's code or with 0 where the launcher knows the rest. Without EZPZ_CONTROL, in a
-line pasted from ``--dry-run``, there is no agent: the rank begins at once, and the shim ends as it does.
+agent say to each other are the tables ``FROM_RANKS`` and ``TO_SHIMS`` of `ezpz.launch.agent_messages`; a shim whose
+rank has ended waits to be released, with the rank's code or with 0 where the launcher knows the rest. Without
+EZPZ_CONTROL, in a line pasted from ``--dry-run``, there is no agent: the rank begins at once, and the shim ends as it
+does.
 
 The shim is the parent of its rank from the first moment to the last: it adopts what the rank leaves behind, and knows
 how the rank ended. It also tells the agent which signal it dies of itself, where that signal lets it: all that is left

@@ -10,15 +10,15 @@ from __future__ import annotations
 import sys
 import time
 
-from ezpz.launch import messages
+from ezpz.launch import agent_messages
 from ezpz.local_socket import credentials
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import socket
 
+    from ezpz.launch.agent_messages import Message, Settings
     from ezpz.launch.host.rank_process import RankProcess
-    from ezpz.launch.messages import Message, Settings
 
 __all__ = ["Speakers"]
 
@@ -55,7 +55,7 @@ class Speakers:
 
     def hear(self, connection: socket.socket, message: Message) -> bool:
         """Take a message that a rank itself has sent; tell whether it was one."""
-        if isinstance(message, messages.RankSpeaks):
+        if isinstance(message, agent_messages.RankSpeaks):
             if message.rank in self._ranks:
                 self._speakers[connection] = self._ranks[message.rank]
                 self._pids[connection] = message.pid
@@ -66,15 +66,15 @@ class Speakers:
         return rank is not None
 
     def _hear_rank(self, connection: socket.socket, rank: RankProcess, message: Message) -> None:
-        if isinstance(message, messages.StageReached):
+        if isinstance(message, agent_messages.StageReached):
             rank.reach(message.stage, time.time())
             if message.stage == "setup":  # it has imported torch, perhaps since the last look
                 rank.reach("torch", time.time())
-        elif isinstance(message, messages.Recording):
+        elif isinstance(message, agent_messages.Recording):
             self.run_folder = message.folder
             if not rank.rank:
                 self._unsent.append(message)
-        elif isinstance(message, messages.DumpsAt):
+        elif isinstance(message, agent_messages.DumpsAt):
             rank.dumps[_pid_of(connection) or rank.pid] = message.number
 
     def speaker(self, connection: socket.socket) -> RankProcess | None:
@@ -115,16 +115,16 @@ class Speakers:
                 low, median, high = (when + self._clock for when in (times[0], middle, times[-1]))
                 each = [(rank, when + self._clock) for rank, when in by_rank] if self._settings.by_rank else []
                 reports.append(
-                    messages.Stages(stage=stage, count=len(times), low=low, median=median, high=high, ranks=each)
+                    agent_messages.Stages(stage=stage, count=len(times), low=low, median=median, high=high, ranks=each)
                 )
         return reports
 
     def _look(self, now: float) -> None:
-        from ezpz.launch.host import stacks
+        from ezpz.launch.host import process_stacks
 
         waiting = [rank for rank in self._ranks.values() if rank.alive and "torch" not in rank.stages]
         for rank in waiting:
-            stage = stacks.stage_of(rank.pid) if rank.pid else ""
+            stage = process_stacks.stage_of(rank.pid) if rank.pid else ""
             if stage:
                 rank.reach("interpreter", time.time())
             if stage == "torch":

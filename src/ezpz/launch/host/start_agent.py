@@ -22,7 +22,7 @@ if __name__ == "__main__":
 
 from ezpz import local_socket
 from ezpz.errors import EzpzError, LaunchError, shell_code
-from ezpz.launch import messages
+from ezpz.launch import agent_messages
 from ezpz.launch.contract import BY_LAUNCHER, rank_variables, restore_mask, restore_paths, threads, unquoted
 from ezpz.launch.host import process_tree, rank_start
 from ezpz.launch.host.agent import UNKNOWN, Agent
@@ -48,8 +48,8 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ezpz.launch.agent_messages import Settings
     from ezpz.launch.host.local_world import LocalWorld
-    from ezpz.launch.messages import Settings
     from ezpz.launch.shared_slots import Slots
 
 __all__ = ["UNSUPERVISED", "main", "run_for_shims", "run_local"]
@@ -240,7 +240,7 @@ def _run_by_launcher(starter: int, words: list[str], environ: dict[str, str]) ->
         agent.stand_guard(obeys_signals=False)
         agent.hear_starter(starter)
         if problem:
-            connection.report(messages.Mismatch(host=os.uname().nodename, worlds=[problem]))
+            connection.report(agent_messages.Mismatch(host=os.uname().nodename, worlds=[problem]))
         elif agent.stays:
             agent.before_begin(cleared(environ), first=not index)
         else:
@@ -324,11 +324,13 @@ def _forget(file: str) -> None:
 
 def _refused(connection: Connection | NoConnection, error: EzpzError) -> int:
     """Tell why no rank begins here, and return the exit code."""
-    connection.report(messages.Refused(text=str(error), cannot=True))
+    connection.report(agent_messages.Refused(text=str(error), cannot=True))
     return error.exit_code
 
 
-def _start_world(world: LocalWorld, order: messages.Start, *, suffix: str = "", ignores: tuple[int, ...] = ()) -> None:
+def _start_world(
+    world: LocalWorld, order: agent_messages.Start, *, suffix: str = "", ignores: tuple[int, ...] = ()
+) -> None:
     """Start a world on this host as the launcher orders.
 
     Args:
@@ -387,7 +389,7 @@ def _start_host(
                     f"port {environ['MASTER_PORT']} of {os.uname().nodename} is taken (from MASTER_PORT); expected a "
                     "free one for rank 0. Start with another."
                 )
-            world.report(messages.PortTaken())
+            world.report(agent_messages.PortTaken())
             return
     environ.setdefault("OMP_NUM_THREADS", threads(count))
     ignores = (*ignores, *_ignored(environ))
@@ -403,7 +405,7 @@ def _start_host(
             ranks = Ranks(first + local, sum(counts), local, count, index, "contract")
             cpus, note = bind(plan, local, count)
             if note:
-                world.report(messages.Note(text=f"rank {ranks.rank} {note}"))
+                world.report(agent_messages.Note(text=f"rank {ranks.rank} {note}"))
             variables = {**environ, **rank_variables(ranks, hosts), **world.variables(ranks.rank)}.items()
             own = {to_bytes(name): to_bytes(value) for name, value in variables}
             stdin: tuple[int | None, int | None] = (None, None)
@@ -449,7 +451,7 @@ def _start_own(
 ) -> None:
     note = afford(cpus)
     if note:
-        world.report(messages.Note(text=f"rank {rank} {note}"))
+        world.report(agent_messages.Note(text=f"rank {rank} {note}"))
     if world.settings.recorder:
         rank_start.make_room(environ, world.settings.recorder)
     cpus = None if note else cpus

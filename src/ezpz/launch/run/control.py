@@ -18,11 +18,7 @@ from itertools import islice
 from ezpz import local_socket
 from ezpz.fields import Malformed, Record
 from ezpz.launch import frames
-from ezpz.launch.backlog import Backlog
-from ezpz.launch.frames import GREETING_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
-from ezpz.launch.host.connection import keep_alive
-from ezpz.launch.loop import NO_ROOM, ready
-from ezpz.launch.messages import (
+from ezpz.launch.agent_messages import (
     HELLOS,
     LONGEST_PIECE,
     ORDERS,
@@ -38,15 +34,19 @@ from ezpz.launch.messages import (
     Piece,
     Welcome,
 )
+from ezpz.launch.backlog import Backlog
+from ezpz.launch.event_loop import NO_ROOM, ready
+from ezpz.launch.frames import GREETING_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
+from ezpz.launch.host.connection import keep_alive
 from ezpz.launch.shared_slots import Slots
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ezpz.launch.agent_messages import Message, Settings
     from ezpz.launch.frames import Keys
     from ezpz.launch.master import Listening
-    from ezpz.launch.messages import Message, Settings
 
 _DEADLINE = 5.0  # seconds for a stranger to show that it knows the secret
 _MORE_STRANGERS = 64  # at a time, besides one for each host

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from ezpz.launch.messages import Finished, KernelCounts, RankFailed
+    from ezpz.launch.agent_messages import Finished, KernelCounts, RankFailed
 
 __all__ = [
     "CANNOT_START",

@@ -10,15 +10,15 @@ import math
 import signal
 import time
 
-from ezpz.launch import messages
-from ezpz.launch.run.child import Children
+from ezpz.launch import agent_messages
+from ezpz.launch.run.launcher_child import Children
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ezpz.launch.loop import Loop
-    from ezpz.launch.messages import Message
+    from ezpz.launch.agent_messages import Message
+    from ezpz.launch.event_loop import Loop
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.run.control import Control
 
@@ -120,7 +120,7 @@ class Hosts:
         if silent and any(now - self._answered[index] < 2 * _ASK_EVERY for index in asked):
             for index in silent:
                 self.lose(index)
-        self.control.order(messages.AreYouAlive(), asked - set(silent))
+        self.control.order(agent_messages.AreYouAlive(), asked - set(silent))
 
     def lose(self, index: int) -> None:
         """Give one up, although its connections have not ended."""
@@ -132,7 +132,7 @@ class Hosts:
     def kill(self) -> None:
         """Kill all ranks of all worlds now, and give up the hosts that do not report the end of that."""
         self.is_killed = True
-        reached = self.order(messages.Kill())
+        reached = self.order(agent_messages.Kill())
         self._loop.after("clean", _CLEAN_UP, self._clean_up_is_over)
         if not reached:
             self.children.kill(signal.SIGKILL)
@@ -161,7 +161,7 @@ class Hosts:
         """Let shims end when all hosts are done; then mpiexec has nothing left to wait for."""
         control, children = self.control, self.children
         if control.heard and control.all_done and not self._loop.waits_for("lingers") and children.alive:
-            self.order(messages.Release(codes=self._tells_codes))
+            self.order(agent_messages.Release(codes=self._tells_codes))
             self._loop.after("lingers", _LINGERS_AFTER_FAILURE if after_failure else _LINGERS, self._end_programs)
 
     def _end_programs(self) -> None:

@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ezpz.launch.loop import Loop
+    from ezpz.launch.event_loop import Loop
     from ezpz.launch.watchers import Wait
 
 __all__ = ["KeptTerm", "seconds_to_wait"]

@@ -10,8 +10,8 @@ from ezpz.ranks import FAMILIES
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from ezpz.launch.messages import Mismatch, Up
-    from ezpz.launch.messages import Stages as StagesReport
+    from ezpz.launch.agent_messages import Mismatch, Up
+    from ezpz.launch.agent_messages import Stages as StagesReport
     from ezpz.launch.plan import LaunchPlan
 
 

@@ -14,8 +14,8 @@ from ezpz.launch.host import connection
 from ezpz.launch.host.rank_start import be
 from ezpz.launch.host.start_agent import run_local
 from ezpz.launch.limits import FILES_OF_HOST, FILES_OF_MPI, FILES_OF_RANK, FILES_OF_SSH, make_room, shortage
-from ezpz.launch.run.child import Child
 from ezpz.launch.run.failures import LOST, UNREACHED, Failure, log_of
+from ezpz.launch.run.launcher_child import Child
 from ezpz.launch.run.supervisor import PORT_TAKEN, Supervisor
 from ezpz.launch.shared_slots import Slots
 
@@ -251,7 +251,7 @@ class _LocalRun(Run):
             end.close()
         self.control.adopt(0, os.uname().nodename, *ours, slots)
         if self.control.settings.input and not plan.supervision.keeps_terminal:
-            from ezpz.launch.run.rank_input import leave_stdin
+            from ezpz.launch.run.passed_stdin import leave_stdin
 
             leave_stdin()  # the rank has it
         self.children.add(Child(pid, "the agent of this host", 0))

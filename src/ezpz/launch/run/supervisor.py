@@ -12,17 +12,17 @@ import signal
 import time
 
 from ezpz.errors import shell_code
-from ezpz.launch import messages
+from ezpz.launch import agent_messages
+from ezpz.launch.agent_messages import Piece
 from ezpz.launch.backlog import keep_freed_memory
+from ezpz.launch.event_loop import Loop, SignalPipe
 from ezpz.launch.host import process_tree
 from ezpz.launch.host.rank_start import ignored
-from ezpz.launch.loop import Loop, SignalPipe
-from ezpz.launch.messages import Piece
-from ezpz.launch.run.askers import ENDING as ASKED_TO_END
-from ezpz.launch.run.askers import Askers
-from ezpz.launch.run.child import Interrupts
 from ezpz.launch.run.failures import Failure, host_lost
 from ezpz.launch.run.hosts import Hosts
+from ezpz.launch.run.launcher_child import Interrupts
+from ezpz.launch.run.socket_requests import ENDING as ASKED_TO_END
+from ezpz.launch.run.socket_requests import Askers
 from ezpz.launch.run.world import FAILURE_GRACE, PORT_TAKEN, SIGNAL_GRACE, World
 from ezpz.visible import LINES, visible
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from ezpz.launch.messages import Message
+    from ezpz.launch.agent_messages import Message
     from ezpz.launch.plan import LaunchPlan
-    from ezpz.launch.run.child import Child
     from ezpz.launch.run.control import Control
     from ezpz.launch.run.failures import Limits, Outcome
     from ezpz.launch.run.kept_term import KeptTerm
-    from ezpz.launch.run.rank_input import InputPump
+    from ezpz.launch.run.launcher_child import Child
+    from ezpz.launch.run.passed_stdin import InputPump
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
     from ezpz.launch.watchers import Wait
@@ -101,7 +101,7 @@ class Supervisor:
             control,
             self.loop,
             note=self.note,
-            lost=lambda index: self._hear(index, messages.Lost()),
+            lost=lambda index: self._hear(index, agent_messages.Lost()),
             wrote=self._children_wrote,
             is_read=lambda: not screen.full,
             is_ending=lambda: self.stopping,
@@ -179,7 +179,7 @@ class Supervisor:
         if self._is_complete or self.world.stopping:
             return None
         given = plan.supervision.agent_settings
-        settings = messages.Settings(**{**given, "input": given["input"] and gets_input})
+        settings = agent_messages.Settings(**{**given, "input": given["input"] and gets_input})
         number = max(self.worlds) + 1
         world = self.worlds[number] = World(self, plan, limits, settings, number=number, places=places)
         world.start()
@@ -218,7 +218,7 @@ class Supervisor:
         """Let agents that stay end when their worlds have, because none is begun any more."""
         if not self._is_complete:
             self._is_complete = True
-            self.hosts.order(messages.Release(codes=False))
+            self.hosts.order(agent_messages.Release(codes=False))
 
     def listen(self) -> None:
         """Take what the agents have sent."""
@@ -568,9 +568,9 @@ class Supervisor:
         """End at once where another job of a chain may train: what the ranks would write is its now."""
         if not os.environ.get("EZPZ_CHAIN"):
             return
-        from ezpz.launch import lease
+        from ezpz.launch import chain_lease
 
-        mine = lease.kept()
+        mine = chain_lease.kept()
         if mine is None:  # this launch stands beside the one that trains, or in one of its ranks
             return
 
@@ -594,18 +594,18 @@ class Supervisor:
         world = self.worlds.get(number)
         if world is None or world.is_over:
             return
-        if isinstance(message, messages.Hello):
+        if isinstance(message, agent_messages.Hello):
             for each in self._on(index):
                 each.host_came(index, message.host)
             if self._is_complete:
-                self.hosts.order(messages.Release(codes=False), {index})
-        elif isinstance(message, messages.Alive):
+                self.hosts.order(agent_messages.Release(codes=False), {index})
+        elif isinstance(message, agent_messages.Alive):
             self.hosts.lives(index)
-        elif isinstance(message, messages.InputWanted | messages.InputUnread):
+        elif isinstance(message, agent_messages.InputWanted | agent_messages.InputUnread):
             self._hear_of_input(index, message)
-        elif isinstance(message, messages.TermHeld):
+        elif isinstance(message, agent_messages.TermHeld):
             self._term_held(world)
-        elif isinstance(message, messages.Lost | messages.Refused) and not number:
+        elif isinstance(message, agent_messages.Lost | agent_messages.Refused) and not number:
             for each in self._on(index):
                 each.hear(index, message)
         else:
@@ -617,12 +617,12 @@ class Supervisor:
 
     def _hear_of_input(self, index: int, message: Message) -> None:
         connection = self.control.way_back(index) if self.control.settings.input else None
-        if isinstance(message, messages.InputUnread):
+        if isinstance(message, agent_messages.InputUnread):
             if self._input:
                 self._input.stop()
-        elif connection and isinstance(message, messages.InputWanted):
+        elif connection and isinstance(message, agent_messages.InputWanted):
             if self._input is None:
-                from ezpz.launch.run.rank_input import InputPump
+                from ezpz.launch.run.passed_stdin import InputPump
 
                 self._input = InputPump(self.loop, self.note, self._input_lost)
             self._input.start(connection, message.taken)

@@ -12,7 +12,7 @@ import time
 
 from ezpz.errors import EzpzError
 from ezpz.fields import replace
-from ezpz.launch import messages
+from ezpz.launch import agent_messages
 from ezpz.launch.run.failures import (
     CANNOT_START,
     LOST,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, Protocol
 
-    from ezpz.launch.loop import Loop
-    from ezpz.launch.messages import Message, Settings
+    from ezpz.launch.agent_messages import Message, Settings
+    from ezpz.launch.event_loop import Loop
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.run.failures import Limits
     from ezpz.launch.run.hosts import Hosts
@@ -148,10 +148,10 @@ class World:
         self._limit = ""  # why it is ended, as long as watchers find out what its ranks are doing
         self._waiting_signals: list[int] = []  # for ranks that have not begun
         self._were_asked = False  # watchers, whether ranks may begin
-        self._hold = 0  # what agents were last told of that: `messages.Hold`
+        self._hold = 0  # what agents were last told of that: `agent_messages.Hold`
         self._answers_by = 0.0  # when watchers are waited for no more after a failure
         self._settle_at = math.inf
-        self._left: list[tuple[str, messages.Finished]] = []  # of each host, the first rank that ended with 0
+        self._left: list[tuple[str, agent_messages.Finished]] = []  # of each host, the first rank that ended with 0
         self._done: set[int] = set()  # hosts on which it is over; of world 0 the hosts themselves are done then
 
     @property
@@ -207,9 +207,9 @@ class World:
         if misplaced:
             self.fail(Failure("world:", misplaced, _REFUSED, time.time(), host=self.hosts.name(index)))
         if self.hosts.is_killed or (self.stopping and not self.begun):
-            self._order(messages.Kill(), to={index})
+            self._order(agent_messages.Kill(), to={index})
         elif self.begun:  # without waiting for all, because one is unsupervised
-            self._order(messages.Begin(), to={index})
+            self._order(agent_messages.Begin(), to={index})
 
     def _start_on(self, index: int, place: int) -> None:
         """Let the agent of a host start those of its ranks that belong there."""
@@ -217,7 +217,7 @@ class World:
 
         given = contents(self.plan.command, self.plan.agent_environment())
         environ = list(given.environ.items())
-        start = messages.Start(
+        start = agent_messages.Start(
             index=place, command=given.command, folder=given.folder, environ=environ, settings=self.settings
         )
         self._order(start, to={index})
@@ -234,7 +234,7 @@ class World:
         if self._has_no_ranks:
             self.launch.hosts_came()
             return
-        self._order(messages.Begin())
+        self._order(agent_messages.Begin())
         for number in self._waiting_signals:
             self.send(number)
 
@@ -273,24 +273,24 @@ class World:
     def hear(self, index: int, message: Message) -> None:
         """Take a report of one of its hosts."""
         host = self.hosts.name(index)
-        if isinstance(message, messages.Up | messages.Partial):
+        if isinstance(message, agent_messages.Up | agent_messages.Partial):
             self._hear_of_start(self.places.index(index) if index in self.places else index, message)
-        elif isinstance(message, messages.Recording | messages.Stages | messages.Finished):
+        elif isinstance(message, agent_messages.Recording | agent_messages.Stages | agent_messages.Finished):
             self._hear_of_work(host, message)
-        elif isinstance(message, messages.Note):
+        elif isinstance(message, agent_messages.Note):
             self.note(message.text)
-        elif isinstance(message, messages.Done):
+        elif isinstance(message, agent_messages.Done):
             self._note_step(message.step)
             self.watch.all("gone", index)
             self._note_stuck(host, message.stuck)
             self._over_on(index)
         elif not self.watch.hear(message, index):
             self._hear_of_failure(host, message)
-            if isinstance(message, messages.Lost):
+            if isinstance(message, agent_messages.Lost):
                 self._over_on(index)
 
-    def _hear_of_start(self, place: int, message: messages.Up | messages.Partial) -> None:
-        if isinstance(message, messages.Partial):
+    def _hear_of_start(self, place: int, message: agent_messages.Up | agent_messages.Partial) -> None:
+        if isinstance(message, agent_messages.Partial):
             self.roll.partly(place, message.have)
             return
         self.roll.up(place, message)
@@ -298,10 +298,12 @@ class World:
             self._loop.cancel("start")
             self.let_begin()
 
-    def _hear_of_work(self, host: str, message: messages.Recording | messages.Stages | messages.Finished) -> None:
-        if isinstance(message, messages.Finished):
+    def _hear_of_work(
+        self, host: str, message: agent_messages.Recording | agent_messages.Stages | agent_messages.Finished
+    ) -> None:
+        if isinstance(message, agent_messages.Finished):
             self._rank_finished(host, message)
-        elif isinstance(message, messages.Stages):
+        elif isinstance(message, agent_messages.Stages):
             self.stages.add(host, message, self.launch.began)
             if message.stage == STAGES[-1] and self.stages.reached(message.stage) == self.plan.placement.world_size:
                 self.launch.all_train(self)
@@ -309,7 +311,7 @@ class World:
             self.run_folder = message.folder
             self.watch.use_folder(message.folder)
 
-    def _rank_finished(self, host: str, message: messages.Finished) -> None:
+    def _rank_finished(self, host: str, message: agent_messages.Finished) -> None:
         self._left.append((host, message))
         self._note_step(message.step)
         if self.limits.leave is not None:
@@ -329,23 +331,23 @@ class World:
             self.note(f"processes {pids} on host {host} survive SIGKILL: {where}")
 
     def _hear_of_failure(self, host: str, message: Message) -> None:
-        if isinstance(message, messages.RankFailed):
+        if isinstance(message, agent_messages.RankFailed):
             self._note_step(message.step)
             self.fail(rank_failed(host, message))
-        elif isinstance(message, messages.Mismatch):
+        elif isinstance(message, agent_messages.Mismatch):
             self.roll.strangers(message)
             self.fail(Failure("world:", "", _REFUSED, time.time(), why="mismatch"))
-        elif isinstance(message, messages.PortTaken):
+        elif isinstance(message, agent_messages.PortTaken):
             if not self.stopping:
                 self.outcome.code = PORT_TAKEN
                 self.stop(FAILURE_GRACE)
-        elif isinstance(message, messages.Lost):
+        elif isinstance(message, agent_messages.Lost):
             if host in self.outcome.blames():
                 return  # it said why, and left
             if not self.stopping:
                 self.outcome.lost.append(host)
             self._fail_with_host(host_lost(host))
-        elif isinstance(message, messages.Refused):
+        elif isinstance(message, agent_messages.Refused):
             why = host_refused(host, message.text) if message.cannot else host_lost(host, message.text)
             self._fail_with_host(why)
 
@@ -479,7 +481,7 @@ class World:
         if self.begun:
             self.send(signal.SIGTERM)
             return
-        self._order(messages.Kill())
+        self._order(agent_messages.Kill())
         if not self.number:
             control, children = self.hosts.control, self.hosts.children
             self._loop.after("unbegun", _UNBEGUN, lambda: children.end_but(control.done))
@@ -489,7 +491,7 @@ class World:
         if self._has_no_ranks:
             return
         if self.begun:
-            self._order(messages.Signal(number=int(number)))
+            self._order(agent_messages.Signal(number=int(number)))
         elif number not in _PAUSING:  # no rank begins while the launcher is stopped
             self._waiting_signals.append(number)
 
@@ -509,7 +511,7 @@ class World:
             self.launch.kill()
             return
         self.stopping = True
-        self._order(messages.Kill())
+        self._order(agent_messages.Kill())
         self._loop.after("clean", _CLEAN_UP, self._give_up)
 
     def cancel_kill(self) -> None:
@@ -616,7 +618,7 @@ class World:
         how = (2 if by_itself else 1) if keeps else 0
         if how != self._hold and not self.stopping:
             self._hold = how
-            self._order(messages.Hold(how=how))
+            self._order(agent_messages.Hold(how=how))
 
     def _handle(self, name: str, config: str, guarded: Callable[..., Any]) -> LauncherHandle:
         """Return what a watcher may do here."""

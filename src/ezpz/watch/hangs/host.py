@@ -7,16 +7,16 @@ import signal
 import time
 
 from ezpz import proc
-from ezpz.launch.host import rank_start, stacks
+from ezpz.launch.host import process_stacks, rank_start
 from ezpz.launch.watchers import HostHandle, HostSide
 from ezpz.watch.hangs import messages
 from ezpz.watch.hangs.last_collectives import Question, collected
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
+    from ezpz.launch.agent_messages import Message
+    from ezpz.launch.host.process_stacks import Frame
     from ezpz.launch.host.rank_process import RankProcess
-    from ezpz.launch.host.stacks import Frame
-    from ezpz.launch.messages import Message
 
 _DUMP = 1.5  # seconds for a rank to write its stacks after the signal
 _ANSWER = 0.02  # seconds between two looks for answers of ranks
@@ -90,7 +90,7 @@ class StacksOfHost(HostSide):
                 if not signal_number:
                     rank.by_us = True
             else:
-                self._note(rank, [], stacks.kernel_state(pid or rank.pid))
+                self._note(rank, [], process_stacks.kernel_state(pid or rank.pid))
         self.handle.after(_DUMP if self._dumping else 0.0, self._stacks_taken, "dumps")
 
     @staticmethod
@@ -98,12 +98,12 @@ class StacksOfHost(HostSide):
         """Return the Python of a rank, 0 without any, and the signal at which it writes its stacks, 0 where it named
         none.
         """
-        pythons = stacks.pythons(rank.pid)
+        pythons = process_stacks.pythons(rank.pid)
         asked = next(((pid, rank.dumps[pid]) for pid in pythons if pid in rank.dumps), None)
         if asked or not pythons:
             return asked or (0, 0)
         # The first one may only wait for the program, as `accelerate launch` does.
-        return next((pid for pid in pythons if stacks.maps_torch(pid)), pythons[0]), 0
+        return next((pid for pid in pythons if process_stacks.maps_torch(pid)), pythons[0]), 0
 
     def _note(self, rank: RankProcess, frames: list[Frame], where: str) -> None:
         rows = [(frame.function, frame.file, frame.line) for frame in frames]
@@ -111,8 +111,8 @@ class StacksOfHost(HostSide):
 
     def _stacks_taken(self) -> None:
         for rank in self._dumping:
-            frames = stacks.parse_dump(rank.output.dump()) if rank.output else []
-            self._note(rank, frames, "" if frames else stacks.kernel_state(rank.pid))
+            frames = process_stacks.parse_dump(rank.output.dump()) if rank.output else []
+            self._note(rank, frames, "" if frames else process_stacks.kernel_state(rank.pid))
         dumps: list[str] = []
         if self.handle.settings.recorder:
             dumps = rank_start.ask(self.handle.settings.recorder, list(self._stacks))
@@ -128,7 +128,7 @@ def _spy(pids: list[int]) -> dict[int, list[Frame] | None]:
     seen: dict[int, list[Frame] | None] = {}
 
     def look(pid: int) -> None:
-        seen[pid] = stacks.py_spy(pid)
+        seen[pid] = process_stacks.py_spy(pid)
 
     threads = [threading.Thread(target=look, args=(pid,)) for pid in pids]
     for thread in threads:

@@ -289,8 +289,8 @@ def _sizes(value: Any) -> str:
 
 def _line(frames: Any) -> str:
     """Return the user's line of a collective whose stack was recorded; empty without one."""
-    from ezpz.launch.host.stacks import Frame
-    from ezpz.launch.places import locate
+    from ezpz.launch.host.process_stacks import Frame
+    from ezpz.launch.stack_groups import locate
 
     found = [
         Frame(_text(each.get("name")), _text(each.get("filename")), _int(each.get("line")))
@@ -319,16 +319,16 @@ def _process(rank: RankProcess) -> tuple[str, str, float]:
     """Return the state of a rank that lives (a letter of proc(5)), what it waits for, and the CPU seconds it used."""
     if not (rank.alive and rank.pid):
         return "", "", 0.0
-    from ezpz.launch.host import stacks
+    from ezpz.launch.host import process_stacks
 
-    found = stacks.pythons(rank.pid)
-    pid = next((each for each in found if stacks.maps_torch(each)), found[0] if found else rank.pid)
+    found = process_stacks.pythons(rank.pid)
+    pid = next((each for each in found if process_stacks.maps_torch(each)), found[0] if found else rank.pid)
     fields = proc.read(pid, "stat").decode("utf-8", "replace").rpartition(")")[2].split()
     if len(fields) < 13:
         return "", "", 0.0
     waits = proc.read(pid, "wchan").decode("utf-8", "replace").strip()
     waits = "" if waits == "0" else waits
-    awaited = stacks.awaited_file(pid) if fields[0] == "D" else ""
+    awaited = process_stacks.awaited_file(pid) if fields[0] == "D" else ""
     if awaited:
         waits += f", for {awaited}"
     return fields[0], waits, (int(fields[11]) + int(fields[12])) / _TICKS

@@ -6,8 +6,8 @@ import os
 import time
 
 from ezpz.fields import to_fields
-from ezpz.launch.host.stacks import Frame
-from ezpz.launch.places import locate, summarise, words_of
+from ezpz.launch.host.process_stacks import Frame
+from ezpz.launch.stack_groups import locate, summarise, words_of
 from ezpz.launch.watchers import LauncherHandle, LauncherSide
 from ezpz.watch.hangs.messages import CollectivesTold, StacksTaken, TakeStacks, TellCollectives
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ezpz.launch.messages import Message
+    from ezpz.launch.agent_messages import Message
     from ezpz.launch.run.failures import Failure, Outcome
     from ezpz.why import Facts
 

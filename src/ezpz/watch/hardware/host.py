@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from ezpz.launch.agent_messages import Message
     from ezpz.launch.host.rank_process import RankProcess
-    from ezpz.launch.messages import Message
 
 __all__ = ["PER_REPORT", "HardwareOfHost", "Window"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from ezpz.launch.host.leftovers import LIMIT, note_on, wait_beside
+from ezpz.launch.host.device_memory_wait import LIMIT, note_on, wait_beside
 from ezpz.launch.watchers import HostSide
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from ezpz.launch.messages import Message
+    from ezpz.launch.agent_messages import Message
     from ezpz.launch.plan import LaunchPlan
     from ezpz.watch.preflight.messages import Looked
 

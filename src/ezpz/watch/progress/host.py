@@ -14,8 +14,8 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import socket
 
+    from ezpz.launch.agent_messages import Message
     from ezpz.launch.host.rank_process import RankProcess
-    from ezpz.launch.messages import Message
 
 _LOOK = 5.0  # seconds between two looks at most
 _LATE = 1.0  # seconds behind the time of a look: this process itself stood still

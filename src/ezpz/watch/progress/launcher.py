@@ -12,7 +12,7 @@ from ezpz.watch.progress.live_line import LiveLine
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from ezpz.launch.messages import Message
+    from ezpz.launch.agent_messages import Message
 
 __all__ = ["Progress"]
 

@@ -7,8 +7,8 @@ from ezpz.watch.stragglers import messages
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
+    from ezpz.launch.agent_messages import Message
     from ezpz.launch.host.rank_process import RankProcess
-    from ezpz.launch.messages import Message
 
 _TOGETHER = 0.5  # seconds in which the arrivals of a host's ranks become one message
 

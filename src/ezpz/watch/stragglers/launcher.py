@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ezpz.launch.messages import Message
+    from ezpz.launch.agent_messages import Message
     from ezpz.launch.run.failures import Outcome
     from ezpz.why.lag import Meeting
 

@@ -16,7 +16,7 @@ import os
 import time
 
 from ezpz import proc
-from ezpz.launch.host import stacks
+from ezpz.launch.host import process_stacks
 from ezpz.launch.host.process_tree import is_gone
 from ezpz.launch.watchers import HostHandle, HostSide
 from ezpz.watch.unconnected import messages
@@ -92,7 +92,7 @@ def _may_be_connected(rank: RankProcess) -> bool:
     if process is None or _CONNECTED.intersection(rank.stages):
         return rank.alive
     inherited = _files(process.parent)  # an mpiexec leaves its own sockets open in what it starts
-    return any(_may_connect(pid, inherited) for pid in stacks.tree(rank.pid))
+    return any(_may_connect(pid, inherited) for pid in process_stacks.tree(rank.pid))
 
 
 def _may_connect(pid: int, inherited: Container[str]) -> bool:

@@ -7,7 +7,7 @@ from ezpz.watch.unconnected import messages
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from ezpz.launch.messages import Message
+    from ezpz.launch.agent_messages import Message
     from ezpz.launch.run.failures import Outcome
 
 

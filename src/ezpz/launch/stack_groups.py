@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ezpz.launch.host.stacks import Frame
+    from ezpz.launch.host.process_stacks import Frame
 
 __all__ = ["Place", "locate", "summarise", "words_of"]
 

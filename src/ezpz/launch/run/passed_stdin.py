@@ -9,15 +9,15 @@ import os
 import stat
 from collections import deque
 
-from ezpz.launch.host.rank_input import LONGEST_PIECE
+from ezpz.launch.host.rank_stdin import LONGEST_PIECE
 from ezpz.local_socket import will_pass
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ezpz.launch.event_loop import Loop
     from ezpz.launch.frames import FrameWriter
-    from ezpz.launch.loop import Loop
     from ezpz.launch.run.control import WayBack
 
 

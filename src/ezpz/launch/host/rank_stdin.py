@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 
 from ezpz.fields import Malformed
-from ezpz.launch import messages
+from ezpz.launch import agent_messages
 from ezpz.local_socket import will_pass
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
+    from ezpz.launch.event_loop import Loop
     from ezpz.launch.host.connection import Connection
-    from ezpz.launch.loop import Loop
 
 LONGEST_PIECE = 1 << 16  # bytes
 
@@ -53,9 +53,9 @@ class RankInput:
             return
         # A loop watches a file for reading or for writing, not both.
         self._source = os.dup(self._connection.output.fileno())
-        self._connection.report(messages.InputWanted(taken=self._taken), self._world)
+        self._connection.report(agent_messages.InputWanted(taken=self._taken), self._world)
         if self._pipe < 0:
-            self._connection.report(messages.InputUnread(), self._world)
+            self._connection.report(agent_messages.InputUnread(), self._world)
         if not self._waiting:
             self._listen()
 
@@ -75,7 +75,7 @@ class RankInput:
             return
         self._close_pipe()
         if not self.over:
-            self._connection.report(messages.InputUnread(), self._world)
+            self._connection.report(agent_messages.InputUnread(), self._world)
             self._listen()  # to the end that the launcher sends
 
     def _take(self) -> None:

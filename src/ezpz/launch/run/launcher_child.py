@@ -16,7 +16,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
-    from ezpz.launch.loop import Loop
+    from ezpz.launch.event_loop import Loop
     from ezpz.launch.run.rollcall import RollCall
 
 

@@ -1,4 +1,4 @@
-"""Answer what processes of this user ask a running launch through its Unix socket (`ezpz.launch.ask`).
+"""Answer what processes of this user ask a running launch through its Unix socket (`ezpz.launch.ask_launch`).
 
 Who asks sends a line, ``stacks login1``: a word, and the host where it was typed. It gets one JSON object in a line.
 ``end`` and ``kill`` are the supervisor's; the other words are those of the watchers (`Watcher.answers`). Nobody is
@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import time
 
-from ezpz.launch.loop import NO_ROOM
+from ezpz.launch.event_loop import NO_ROOM
 from ezpz.local_socket import claim, is_own
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ezpz.launch.loop import Loop
+    from ezpz.launch.event_loop import Loop
 
 __all__ = ["ENDING", "Askers"]
 

@@ -6,7 +6,7 @@
 
 The scheduler is asked where ssh does not get there. Nothing listens on a network for this. ``pbs_tmrsh`` passes no
 output on, so that the answer comes by a file beside the launch's record, which both hosts see. What the launch answers
-is one JSON object (`ezpz.launch.run.askers`).
+is one JSON object (`ezpz.launch.run.socket_requests`).
 """
 
 from __future__ import annotations
