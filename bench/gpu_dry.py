@@ -99,7 +99,7 @@ def step_of(case, make, mode):
     import torch
 
     import ezpz
-    from ezpz.dist.blocks import find_blocks
+    from ezpz.dist.model_blocks import find_blocks
     from ezpz.dist.recompute import recompute_blocks
 
     with torch.device("meta"):

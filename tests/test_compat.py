@@ -39,7 +39,7 @@ def test_a_port_may_be_text():
 def given(monkeypatch):
     """The keywords that `setup_torch` gets."""
     got = []
-    monkeypatch.setattr("ezpz.dist.startup.setup_torch", lambda **keywords: got.append(keywords) or 3)
+    monkeypatch.setattr("ezpz.dist.setup_rank.setup_torch", lambda **keywords: got.append(keywords) or 3)
     return got
 
 

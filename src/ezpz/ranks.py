@@ -13,7 +13,7 @@ Families, innermost first; the variables of a family are read together or not at
     alone       nothing of the above: rank 0 of 1
 
 PALS may tell no size at all (Aurora), flux tells no local one: then the launcher's plan does (EZPZ_PLACEMENT), or MPI
-(`ezpz.dist.job`). A batch script of Slurm carries ``SLURM_PROCID=0`` without being a rank; it has no
+(`ezpz.dist.job_around`). A batch script of Slurm carries ``SLURM_PROCID=0`` without being a rank; it has no
 ``SLURM_STEP_NUM_TASKS``. A lone ``WORLD_SIZE`` without ``RANK`` is a request to the launcher and says nothing about
 ranks.
 """

@@ -262,7 +262,7 @@ def test_a_file_that_becomes_shorter_meanwhile_is_told(folder, monkeypatch):
                 file.truncate(entry.begin + 4)
         return real(entry)
 
-    monkeypatch.setattr("ezpz.checkpoint.hugging_face.read_tensor", spoil)
+    monkeypatch.setattr("ezpz.checkpoint.hugging_face_models.read_tensor", spoil)
     with pytest.raises(
         EzpzError, match=r"ends after \d+ bytes; expected files as they were. The model is changed in part"
     ):

@@ -16,7 +16,7 @@ import hostram
 
 import ezpz
 from ezpz.dist import device as devices
-from ezpz.dist import support
+from ezpz.dist import torch_support
 
 compiled = hostram.register()
 STEPS, BATCH = 6, 8
@@ -54,7 +54,7 @@ def test_sums_cross_the_ranks_on_the_device_and_on_the_cpu(device):
 
 
 def test_gloo_averages_where_support_says_so():
-    if not support.average_is_supported("cpu"):
+    if not torch_support.average_is_supported("cpu"):
         pytest.skip(f"gloo of torch {torch.__version__} is not trusted to")
     for size in (1, 3, 4096):
         mine, part = torch.full((2 * size,), float(ezpz.get_rank())), torch.empty(size)
@@ -136,21 +136,21 @@ def check_like_one_process(model, device):
 
 
 def test_a_model_moves_there_whole(device):
-    model = support.move_model(fresh(), device)
+    model = torch_support.move_model(fresh(), device)
     assert {parameter.device for parameter in model.parameters()} == {device}
     assert model.output.weight is model.embedding.weight
     assert not torch.__future__.get_swap_module_params_on_conversion()
 
 
 def test_fsdp2_follows_one_process_on_a_cpu(device):
-    support.check_fsdp2(device.type)
-    model = support.move_model(fresh(), device)
+    torch_support.check_fsdp2(device.type)
+    model = torch_support.move_model(fresh(), device)
     mesh = dist.device_mesh.init_device_mesh(device.type, (ezpz.get_world_size(),))
-    shard = support.fsdp2().fully_shard
+    shard = torch_support.fsdp2().fully_shard
     for block in model.blocks:
         shard(block, mesh=mesh)
     shard(model, mesh=mesh)
-    assert support.sum_gradients(model, device.type)
+    assert torch_support.sum_gradients(model, device.type)
     started = compiled.launches()
     check_like_one_process(model, device)
     assert compiled.launches() > started
@@ -159,5 +159,5 @@ def test_fsdp2_follows_one_process_on_a_cpu(device):
 
 
 def test_ddp_follows_one_process_on_a_cpu(device):
-    model = support.move_model(fresh(), device)
+    model = torch_support.move_model(fresh(), device)
     check_like_one_process(torch.nn.parallel.DistributedDataParallel(model, device_ids=[device]), device)

@@ -70,9 +70,9 @@ def test_hsdp_copies_agree_although_ranks_were_seeded_apart():
 
 
 def test_a_sum_stands_in_where_no_average_is_supported(monkeypatch):
-    import ezpz.dist.support
+    import ezpz.dist.torch_support
 
-    monkeypatch.setattr(ezpz.dist.support, "average_is_supported", lambda _: False)
+    monkeypatch.setattr(ezpz.dist.torch_support, "average_is_supported", lambda _: False)
     seen = set()
     real = dist.reduce_scatter_tensor
 

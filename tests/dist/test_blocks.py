@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from ezpz.dist.blocks import find_blocks, largest_parts, select_blocks, without_shared
+from ezpz.dist.model_blocks import find_blocks, largest_parts, select_blocks, without_shared
 from ezpz.errors import UsageError
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import ezpz
 from ezpz.cluster.devices.device_answer import Devices
-from ezpz.dist import info, job
+from ezpz.dist import info, job_around
 from ezpz.errors import MachineError, UsageError
 
 HERE = os.uname().nodename
@@ -89,7 +89,7 @@ def test_a_slurm_job_tells_hosts_cpus_and_scheduler(monkeypatch):
 )
 def test_devices_are_counted_and_never_the_ranks_of_a_cpu_host(monkeypatch, origin, count, local_world, expected):
     be(monkeypatch, world=24, local_world=local_world)
-    monkeypatch.setattr(job, "count_devices", lambda *args: Devices(count, "cuda" if count else "cpu", origin))
+    monkeypatch.setattr(job_around, "count_devices", lambda *args: Devices(count, "cuda" if count else "cpu", origin))
     assert ezpz.get_gpus_per_node() == expected
     assert ezpz.get_world_size_total() == max(expected, 1)
     assert ezpz.get_world_size_in_use() == 24
@@ -98,7 +98,7 @@ def test_devices_are_counted_and_never_the_ranks_of_a_cpu_host(monkeypatch, orig
 def test_a_rank_starts_no_program_to_count_and_a_shell_may(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        job, "count_devices", lambda environ, read, run, *rest: asked.append(run) or Devices(0, "cpu", "x")
+        job_around, "count_devices", lambda environ, read, run, *rest: asked.append(run) or Devices(0, "cpu", "x")
     )
     ezpz.get_gpus_per_node()
     be(monkeypatch)

@@ -143,7 +143,7 @@ def test_a_name_that_public_code_uses_is_here_and_takes_its_arguments(subtests):
 
 
 def test_no_file_of_the_package_hides_a_name_that_it_offers():
-    """Importing `ezpz.dist.startup`, the file, would make it what `from ezpz.dist import setup` gives."""
+    """Importing `ezpz.dist.setup_rank`, the file, would make it what `from ezpz.dist import setup` gives."""
     folder = Path(ezpz.dist.__file__).parent
     assert {path.stem for path in folder.glob("*.py")}.isdisjoint(ezpz.dist.__all__)
     # The module `ezpz.profile` can be called, and does then what the function of that name did.

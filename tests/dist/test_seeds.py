@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import ezpz
-import ezpz.dist.binding  # it has `coordinate` of mesh, which is patched below
+import ezpz.dist.wrapped_models  # it has `coordinate` of mesh, which is patched below
 from ezpz.dist import mesh
 from ezpz.errors import UsageError
 

@@ -6,7 +6,7 @@ import types
 import pytest
 from fake_torch import install
 
-from ezpz.dist import support
+from ezpz.dist import torch_support
 from ezpz.errors import MachineError
 
 VERSIONS = [
@@ -21,7 +21,7 @@ def test_versions_of_wheels_nightlies_and_own_builds_are_read(subtests, monkeypa
     for text, expected in VERSIONS:
         with subtests.test(text=text), monkeypatch.context() as patch:
             install(patch, version=text)
-            assert support.torch_version() == expected
+            assert torch_support.torch_version() == expected
 
 
 FSDP2 = [
@@ -43,19 +43,19 @@ def test_fsdp2_is_refused_where_this_torch_would_fail_later(subtests, monkeypatc
         with subtests.test(kind=kind, version=version), monkeypatch.context() as patch:
             install(patch, version=version)
             if works:
-                support.check_fsdp2(kind)
+                torch_support.check_fsdp2(kind)
                 continue
             short = ".".join(version.split(".")[:2])
             with pytest.raises(
                 MachineError, match=rf"FSDP2 does not work on {kind} with torch {short}: .+; expected .*ddp"
             ):
-                support.check_fsdp2(kind)
+                torch_support.check_fsdp2(kind)
 
 
 def test_the_refusal_on_aurora_names_the_reason_and_the_version(monkeypatch):
     install(monkeypatch, version="2.5.1+cxx11.abi")
     with pytest.raises(MachineError, match=r"fully_shard calls torch\.cuda.*expected torch >= 2\.8"):
-        support.check_fsdp2("xpu")
+        torch_support.check_fsdp2("xpu")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_refusal_on_aurora_names_the_reason_and_the_version(monkeypatch):
 def test_fully_shard_is_taken_from_where_this_torch_has_it(monkeypatch, version, home):
     install(monkeypatch, version=version)
     monkeypatch.setitem(sys.modules, home, types.SimpleNamespace(fully_shard="here"))
-    assert support.fsdp2().fully_shard == "here"
+    assert torch_support.fsdp2().fully_shard == "here"
 
 
 AVERAGES = [
@@ -80,16 +80,16 @@ def test_averages_are_trusted_only_where_they_are_known_to_be_right(subtests, mo
     for kind, version, expected in AVERAGES:
         with subtests.test(kind=kind, version=version), monkeypatch.context() as patch:
             install(patch, version=version)
-            assert support.average_is_supported(kind) is expected
+            assert torch_support.average_is_supported(kind) is expected
 
 
 def test_gpus_whose_group_is_made_of_gloo_average_as_gloo_does(monkeypatch):
     dist = install(monkeypatch, version="2.9.1", cuda=1).distributed
     dist.is_initialized = lambda: True
     dist.get_backend_config = lambda: "cpu:gloo,cuda:gloo"
-    assert support.average_is_supported("cuda") is False
+    assert torch_support.average_is_supported("cuda") is False
     dist.get_backend_config = lambda: "cpu:gloo,cuda:nccl"
-    assert support.average_is_supported("cuda") is True
+    assert torch_support.average_is_supported("cuda") is True
 
 
 def sharded(summed, count=3):
@@ -107,5 +107,5 @@ def test_gradients_are_summed_where_the_backend_cannot_average(subtests, monkeyp
         with subtests.test(kind=kind), monkeypatch.context() as patch:
             install(patch)
             told = []
-            assert support.sum_gradients(sharded(told), kind) is changed
+            assert torch_support.sum_gradients(sharded(told), kind) is changed
             assert told == [True] * 3 * changed

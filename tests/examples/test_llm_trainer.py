@@ -17,7 +17,7 @@ from ezpz.dist.peaks import Peak
 from ezpz.examples import llm, llm_parts
 from ezpz.models import LLAMA_SIZES, Llama
 from ezpz.track import read_journal
-from ezpz.train import Cost, parse, running, transformer_flops
+from ezpz.train import Cost, parse, run_trainer, transformer_flops
 from ezpz.train.flops import rates
 
 SOURCES = str(Path(ezpz.__file__).parents[1])
@@ -208,7 +208,7 @@ def test_a_file_that_does_not_parse_is_named_with_its_line(tmp_path, capsys):
 
 def test_every_key_that_is_not_refused_has_an_effect():
     """A setting that is parsed and ignored would be a lie; the one that is says so in its help."""
-    read = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (llm, llm_parts, running))
+    read = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (llm, llm_parts, run_trainer))
     elsewhere = {"job.use_for_integration_test", "job.config_file", "job.print_args"}
     by_name = {"metrics.enable_tensorboard", "metrics.enable_wandb"}  # read by getattr
     unread = {

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from ezpz.dist.blocks import find_blocks
+from ezpz.dist.model_blocks import find_blocks
 from ezpz.errors import UsageError
 from ezpz.models import GPT, GPTConfig
 from ezpz.train import count_flops, mfu, parameters_for_flops, transformer_flops

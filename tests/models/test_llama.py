@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ezpz
-from ezpz.dist.blocks import find_blocks
+from ezpz.dist.model_blocks import find_blocks
 from ezpz.dist.tensor_parallel import llama_plan
 from ezpz.errors import UsageError
 from ezpz.models import LLAMA_SIZES, Llama, LlamaConfig, ffn_width

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import ezpz.models
-from ezpz.dist.blocks import find_blocks
+from ezpz.dist.model_blocks import find_blocks
 from ezpz.errors import UsageError
 from ezpz.models import ATTENTIONS, VisionTransformer, ViTConfig, check_attention
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ezpz
-from ezpz.checkpoint import folder as checkpoint_folder
+from ezpz.checkpoint import checkpoint_folder
 from ezpz.cli.report import main as report
 from ezpz.files import close_to_others, make_closed_folder
 from ezpz.rank_log import RankFile

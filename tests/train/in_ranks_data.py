@@ -24,7 +24,7 @@ from ezpz.train import (
     load_tokens,
     shard_indices,
 )
-from ezpz.train.data import encoded, images, together
+from ezpz.train.data import agreement, encoded, images
 from ezpz.train.data.tokenizers import Tokenizer
 
 FOLDER = Path(os.environ["FOLDER"])
@@ -69,7 +69,7 @@ def test_all_fall_back_when_no_host_gets_the_data(monkeypatch, capsys):
 
 
 def test_hosts_of_which_only_some_have_the_data_are_told(monkeypatch):
-    monkeypatch.setattr(together, "looks_for_host", lambda: True)  # as if every rank were a host of its own
+    monkeypatch.setattr(agreement, "looks_for_host", lambda: True)  # as if every rank were a host of its own
     put(monkeypatch, **({"mnist": {"train": Rows(6), "test": Rows(2)}} if ezpz.get_rank() == 0 else {}))
     with pytest.raises(MachineError, match="at hand on some hosts only") as caught:
         load_images("mnist")
@@ -169,7 +169,7 @@ def test_hosts_with_different_texts_have_one_error(tmp_path, monkeypatch):
     path.write_text(f"text of rank {ezpz.get_rank()}")
     for short, told in ((1 << 22, "hosts hold different data"), (-1, "hosts hold different data")):
         monkeypatch.setattr(encoded, "_SHORT", short)
-        monkeypatch.setattr(together, "looks_for_host", lambda: True)  # as if each were on a host of its own
+        monkeypatch.setattr(agreement, "looks_for_host", lambda: True)  # as if each were on a host of its own
         with pytest.raises(MachineError) as caught:
             load_tokens("apart.txt", folder=tmp_path, tokenizer=load_tokenizer("bytes"))
         assert told in same(str(caught.value))

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import ezpz
 from ezpz.errors import UsageError
-from ezpz.train.modes import begin_training
-from ezpz.train.seams import findings
+from ezpz.train.model_modes import begin_training
+from ezpz.train.silent_faults import findings
 
 RANKS = 2
 

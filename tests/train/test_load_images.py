@@ -13,7 +13,7 @@ from hub import Rows, put
 from ezpz.errors import MachineError, UsageError
 from ezpz.log import get_logger
 from ezpz.train import SyntheticImages, load_images
-from ezpz.train.data import hugging_face, images
+from ezpz.train.data import hugging_face_data, images
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_without_the_package_no_hub_is_asked(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.delitem(sys.modules, "datasets", raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *of: None if name == "datasets" else find(name, *of))
-    monkeypatch.setattr(hugging_face, "_leave_out_the_hub_where_it_is_silent", lambda: asked.append(1))
+    monkeypatch.setattr(hugging_face_data, "_leave_out_the_hub_where_it_is_silent", lambda: asked.append(1))
     for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(UsageError, match="pip install datasets pillow"):
@@ -126,7 +126,7 @@ def test_a_hub_that_does_not_answer_is_left_out(monkeypatch, address, offline):
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # it answers: 501
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("HF_ENDPOINT", address or f"http://127.0.0.1:{server.server_port}")
-        hugging_face._leave_out_the_hub_where_it_is_silent()
+        hugging_face_data._leave_out_the_hub_where_it_is_silent()
         server.shutdown()
     assert os.environ["HF_HUB_OFFLINE"] == (offline or "0")
 

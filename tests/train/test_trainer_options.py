@@ -184,8 +184,8 @@ def test_errors_of_the_run_end_it_with_their_code_and_an_interrupt_with_130(pars
 def test_what_all_ranks_refuse_is_left_to_the_first_however_busy_the_machine_is(parser, monkeypatch, capsys):
     """A launch ends the others when rank 0 has spoken; a rank with an error of its own speaks after a second."""
     waited = []
-    monkeypatch.setattr("ezpz.train.running.is_first_rank", lambda: False)
-    monkeypatch.setattr("ezpz.train.running.time.sleep", waited.append)
+    monkeypatch.setattr("ezpz.train.run_trainer.is_first_rank", lambda: False)
+    monkeypatch.setattr("ezpz.train.run_trainer.time.sleep", waited.append)
 
     def refuses(args):
         raise UsageError("cannot resume from 'x'").everywhere()

@@ -12,15 +12,15 @@ import torch
 
 from ezpz import __version__
 from ezpz.checkpoint import optimizers, storage
+from ezpz.checkpoint.checkpoint_folder import Draft, begin, discard, problem_of, prune, seal
 from ezpz.checkpoint.contents import Contents, differing, over_ranks, staged
 from ezpz.checkpoint.digests import verify_in_ranks, was_just_verified
 from ezpz.checkpoint.finding import complete_in, folder_of, is_folder, is_there, look_at
-from ezpz.checkpoint.folder import Draft, begin, discard, problem_of, prune, seal
 from ezpz.checkpoint.layout import current_layout
 from ezpz.checkpoint.manifest import Manifest, Unusable
 from ezpz.checkpoint.owner import claim
 from ezpz.checkpoint.packing import NotPlainError, digest_of
-from ezpz.checkpoint.together import Together, raise_first
+from ezpz.checkpoint.small_collectives import Together, raise_first
 from ezpz.dist.buffers import share_buffers
 from ezpz.errors import EzpzError, UsageError
 from ezpz.fields import replace

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ezpz.checkpoint.layout import Layout
     from ezpz.checkpoint.manifest import Manifest
-    from ezpz.checkpoint.together import Together
+    from ezpz.checkpoint.small_collectives import Together
 
 
 # The state of all generators of random numbers of one rank: torch's on CPU and device, Python's, and numpy's if it is

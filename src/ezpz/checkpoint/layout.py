@@ -32,7 +32,7 @@ class Layout:
 
 def current_layout(rank: int, world_size: int, model: Any) -> Layout:
     """Return the layout of this world, by the mesh of the model."""
-    from ezpz.dist.binding import mesh_of
+    from ezpz.dist.wrapped_models import mesh_of
 
     mesh = mesh_of(model)
     if mesh is None or math.prod(mesh.shape) != world_size:

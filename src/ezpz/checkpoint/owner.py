@@ -89,7 +89,7 @@ def _entry(folder: str) -> dict[str, Any]:
 
 def _origin() -> dict[str, str]:
     """Return what started this process: job, its chain, the launch, and which attempt of that."""
-    from ezpz.dist.job import job
+    from ezpz.dist.job_around import job
 
     scheduler, job_id, _ = job()
     return {

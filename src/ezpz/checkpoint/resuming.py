@@ -57,7 +57,7 @@ def choose(wanted: str, *, name: str, outdir: str | None, root: str = "outputs",
             is damaged; on all ranks.
     """
     from ezpz.dist.collectives import broadcast, gather_objects
-    from ezpz.dist.job import get_rank, get_world_size
+    from ezpz.dist.job_around import get_rank, get_world_size
 
     rank, size = get_rank(), get_world_size()
     search = _Search(

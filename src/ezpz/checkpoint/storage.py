@@ -37,7 +37,7 @@ from ezpz.files import read_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ezpz.checkpoint.together import Together
+    from ezpz.checkpoint.small_collectives import Together
 
 __all__ = ["StorageError", "files_of", "places_of", "read", "read_metadata", "write"]
 

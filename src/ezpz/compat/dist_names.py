@@ -66,7 +66,7 @@ def setup_torch_distributed(
         timeout: Time limit of one collective, in seconds or as timedelta.
         more: Keywords of `setup_torch`.
     """
-    from ezpz.dist.job import query_environment
+    from ezpz.dist.job_around import query_environment
 
     _setup_torch(backend, port, timeout=timeout if isinstance(timeout, timedelta | None) else float(timeout), **more)
     return query_environment()
@@ -217,7 +217,7 @@ def get_hostfile_with_fallback(hostfile: str | os.PathLike[str] | None = None) -
     if named:
         return Path(named)
     path = Path("hostfile").absolute()
-    write_hostfile_from_list_of_hosts(import_module("ezpz.dist.job").job()[2], path)
+    write_hostfile_from_list_of_hosts(import_module("ezpz.dist.job_around").job()[2], path)
     return path
 
 
@@ -267,7 +267,7 @@ def summarize_dict(d: Mapping[str, object], precision: int = 6, keys_to_skip: It
 
 
 def _setup_torch(backend: str, port: str | int | None, **more: Any) -> int:
-    from ezpz.dist.startup import setup_torch
+    from ezpz.dist.setup_rank import setup_torch
 
     collective, _ = split_backend(backend)
     return setup_torch(backend=collective, port=whole_port(port), **more)

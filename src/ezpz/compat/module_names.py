@@ -330,7 +330,7 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 
 
 def check(model: Any = "pytorch", *others: Any, **named: Any) -> Any:
-    """Look at what belongs together before the first step: `ezpz.train.seams.check`.
+    """Look at what belongs together before the first step: `ezpz.train.silent_faults.check`.
 
     In older scripts ``check("pytorch", "DDP", port)`` set up and logged one line per rank, and it still does.
     """
@@ -338,7 +338,7 @@ def check(model: Any = "pytorch", *others: Any, **named: Any) -> Any:
         from ezpz.compat.dist_names import check as set_up
 
         return set_up(*(() if "framework" in named else (model,)), *others, **named)
-    from ezpz.train.seams import check as look
+    from ezpz.train.silent_faults import check as look
 
     return look(model, *others, **named)
 

@@ -29,12 +29,13 @@ from ezpz.dist.device import synchronize as synchronize, total_memory as total_m
 from ezpz.dist.ending import cleanup as cleanup
 from ezpz.dist.info import get_dist_info as get_dist_info, log_dict_as_bulleted_list as log_dict_as_bulleted_list
 from ezpz.dist.info import print_dist_setup as print_dist_setup
-from ezpz.dist.job import get_cpus_per_node as get_cpus_per_node, get_gpus_per_node as get_gpus_per_node
-from ezpz.dist.job import get_hostname as get_hostname, get_local_rank as get_local_rank, get_machine as get_machine
-from ezpz.dist.job import get_node_index as get_node_index, get_nodes_from_hostfile as get_nodes_from_hostfile
-from ezpz.dist.job import get_num_nodes as get_num_nodes, get_rank as get_rank, get_scheduler as get_scheduler
-from ezpz.dist.job import get_world_size as get_world_size, get_world_size_in_use as get_world_size_in_use
-from ezpz.dist.job import get_world_size_total as get_world_size_total, query_environment as query_environment
+from ezpz.dist.job_around import get_cpus_per_node as get_cpus_per_node, get_gpus_per_node as get_gpus_per_node
+from ezpz.dist.job_around import get_hostname as get_hostname, get_local_rank as get_local_rank
+from ezpz.dist.job_around import get_machine as get_machine
+from ezpz.dist.job_around import get_node_index as get_node_index, get_nodes_from_hostfile as get_nodes_from_hostfile
+from ezpz.dist.job_around import get_num_nodes as get_num_nodes, get_rank as get_rank, get_scheduler as get_scheduler
+from ezpz.dist.job_around import get_world_size as get_world_size, get_world_size_in_use as get_world_size_in_use
+from ezpz.dist.job_around import get_world_size_total as get_world_size_total, query_environment as query_environment
 from ezpz.dist.mesh import axis as axis, coordinate as coordinate, degree as degree, fsdp_mesh as fsdp_mesh
 from ezpz.dist.mesh import get_mesh as get_mesh, init_mesh as init_mesh
 from ezpz.dist.meta_init import materialize as materialize
@@ -53,7 +54,7 @@ from ezpz.dist.parallel_groups import get_tensor_parallel_world_size as get_tens
 from ezpz.dist.peaks import peak_flops as peak_flops
 from ezpz.dist.seeds import data_seed as data_seed, seed_dropout as seed_dropout, seed_everything as seed_everything
 from ezpz.dist.sharding import make_optimizer as make_optimizer
-from ezpz.dist.startup import setup_torch as setup_torch
+from ezpz.dist.setup_rank import setup_torch as setup_torch
 from ezpz.dist.tensor_parallel import check_divisible as check_divisible, llama_plan as llama_plan
 from ezpz.dist.tensor_parallel import loss_parallel as loss_parallel
 from ezpz.dist.timing import timeit as timeit, timeitlogit as timeitlogit

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ezpz.dist.device import DEVICE_TYPES, accelerator_module, get_torch_device_type, is_shared
-from ezpz.dist.job import this_rank
+from ezpz.dist.job_around import this_rank
 from ezpz.errors import MachineError, UsageError
 from ezpz.log import get_logger
 

@@ -33,9 +33,9 @@ def share_buffers(model: Any) -> None:
     import torch
     import torch.distributed as dist
 
-    from ezpz.dist.binding import wrapped
     from ezpz.dist.collectives import gather_objects
     from ezpz.dist.whole_tensors import broadcast
+    from ezpz.dist.wrapped_models import wrapped
 
     alone = not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1
     if alone or dist.get_backend() == "fake" or not isinstance(model, torch.nn.Module):
@@ -93,8 +93,8 @@ def _copies(model: nn.Module) -> tuple[tuple[int, ...], list[Any]]:
     """
     import torch.distributed as dist
 
-    from ezpz.dist.binding import mesh_of, wrapped
     from ezpz.dist.mesh import coordinate
+    from ezpz.dist.wrapped_models import mesh_of, wrapped
 
     own: Any = getattr(model, "process_group", None)
     if own is not None and wrapped(model) is None:  # torch's own DistributedDataParallel, of these ranks

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.binding import mesh_in_use
+from ezpz.dist.wrapped_models import mesh_in_use
 from ezpz.errors import UsageError
 
 if TYPE_CHECKING:

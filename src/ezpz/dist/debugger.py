@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.job import this_rank
+from ezpz.dist.job_around import this_rank
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
 

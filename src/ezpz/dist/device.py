@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ezpz.dist import host_memory
-from ezpz.dist.job import this_rank
+from ezpz.dist.job_around import this_rank
 from ezpz.errors import MachineError, UsageError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from ezpz.dist.arguments import check_framework
 from ezpz.dist.backend import get_torch_backend
 from ezpz.dist.device import device as own_device
 from ezpz.dist.device import get_torch_device_type
-from ezpz.dist.job import (
+from ezpz.dist.job_around import (
     get_gpus_per_node,
     get_hostname,
     get_machine,
@@ -89,7 +89,7 @@ def print_dist_setup(
         f"[local_rank={ranks.local_rank}/{ranks.local_world_size}][rank={ranks.rank}/{ranks.world_size}]"
     )
     if display:
-        get_logger("ezpz.dist.job.setup", rank_zero_only=False).info(line)
+        get_logger("ezpz.dist.job_around.setup", rank_zero_only=False).info(line)
     return line
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.dist.device import get_torch_device_type
-from ezpz.dist.job import this_rank
+from ezpz.dist.job_around import this_rank
 from ezpz.errors import MachineError, UsageError, did_you_mean
 from ezpz.ranks import expand_counts, of_this_launch
 

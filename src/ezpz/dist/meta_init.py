@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.dist.block_draws import draw_part
 from ezpz.dist.dense_init import dense_values, named_tensors
-from ezpz.dist.job import this_rank
+from ezpz.dist.job_around import this_rank
 from ezpz.dist.recorded_init import record
 from ezpz.dist.whole_tensors import Sender, keep_part, part_of, place_of
 from ezpz.errors import UsageError

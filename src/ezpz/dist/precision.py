@@ -12,7 +12,7 @@ import functools
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.job import this_rank
+from ezpz.dist.job_around import this_rank
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
 
@@ -88,7 +88,7 @@ def fsdp_policies(dtype: torch.dtype | None, stored: Collection[torch.dtype]) ->
     """
     import torch
 
-    from ezpz.dist.support import fsdp2
+    from ezpz.dist.torch_support import fsdp2
 
     policy = fsdp2().MixedPrecisionPolicy
     reduce = {"reduce_dtype": torch.float32} if _HALVES & {_name(each) for each in (*stored, dtype)} else {}

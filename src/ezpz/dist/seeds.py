@@ -119,8 +119,8 @@ def seed_dropout(seed: int) -> None:
 
 def _mixed(use: str, seed: int, step: int) -> int:
     """Hash what a seed is for, so that neighbouring seeds, steps and ranks give unrelated streams."""
-    from ezpz.dist.binding import mesh_in_use
     from ezpz.dist.mesh import coordinate
+    from ezpz.dist.wrapped_models import mesh_in_use
 
     _check(seed)
     words = f"ezpz {use} {seed} {step} {coordinate(mesh_in_use(), 'dp')}"

@@ -157,7 +157,7 @@ def ddp_group(mesh: DeviceMesh | None) -> Any:
 
 def fsdp_options() -> set[str]:
     """Return the keywords of this torch's ``fully_shard`` that a user may pass on."""
-    from ezpz.dist.support import fsdp2
+    from ezpz.dist.torch_support import fsdp2
 
     ours = {"module", "mesh", "reshard_after_forward", "mp_policy", "dp_mesh_dims"}
     return set(inspect.signature(fsdp2().fully_shard).parameters) - ours
@@ -189,7 +189,7 @@ def shard(
         reshard_after_forward: As for torch's ``fully_shard``; a number keeps the weights cut over that many ranks.
         **options: Passed on to ``fully_shard``.
     """
-    from ezpz.dist.support import fsdp2, sum_gradients
+    from ezpz.dist.torch_support import fsdp2, sum_gradients
 
     fully_shard = fsdp2().fully_shard
     inner, outer = fsdp_policies(dtype, stored_formats(model))

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from ezpz.dist.job import get_rank
+from ezpz.dist.job_around import get_rank
 from ezpz.log import get_logger
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.binding import gradients_are_local
+from ezpz.dist.wrapped_models import gradients_are_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,8 +95,8 @@ def averaging_groups(mesh: DeviceMesh | None) -> list[Any]:
     """Return the groups over which gradients are averaged one after the other; none for a world of one."""
     import torch.distributed as dist
 
-    from ezpz.dist.binding import mesh_in_use
     from ezpz.dist.mesh import degree, fsdp_mesh
+    from ezpz.dist.wrapped_models import mesh_in_use
 
     mesh = mesh if mesh is not None else mesh_in_use()
     if mesh is not None and degree(mesh, "dp") == degree(mesh, "cp") == 1:

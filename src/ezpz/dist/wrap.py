@@ -17,15 +17,15 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.binding import Before, Wrapped, remember, watch_replaced
-from ezpz.dist.blocks import find_blocks, largest_parts, select_blocks, without_shared
 from ezpz.dist.device import device as own_device
-from ezpz.dist.job import this_rank
+from ezpz.dist.job_around import this_rank
+from ezpz.dist.model_blocks import find_blocks, largest_parts, select_blocks, without_shared
 from ezpz.dist.precision import autocast_forward, log_precision, stored_formats, usable_dtype
 from ezpz.dist.recompute import recompute_blocks, stride_of
 from ezpz.dist.seeds import warn_of_other_weights
 from ezpz.dist.sharding import ddp_group, ddp_options, fsdp_options, mark, replicate, shard
 from ezpz.dist.tensor_parallel import apply_plan, find_plan
+from ezpz.dist.wrapped_models import Before, Wrapped, remember, watch_replaced
 from ezpz.errors import UsageError, did_you_mean
 from ezpz.log import get_logger
 from ezpz.progress import stage
@@ -114,7 +114,7 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
             memory for time.
         compile: Compile block by block.
         **extra: ``blocks=`` (classes, their names, or a function of a module) instead of those that repeat, see
-            `ezpz.dist.blocks`; ``initialize=``, ``build=``, ``seed=``, ``draw=`` for `materialize`; keywords of
+            `ezpz.dist.model_blocks`; ``initialize=``, ``build=``, ``seed=``, ``draw=`` for `materialize`; keywords of
             DistributedDataParallel, ``fully_shard`` or `ezpz.dist.deepspeed.wrap`.
 
     Returns:
@@ -304,7 +304,7 @@ def _shard(
     strategy: str,
 ) -> None:
     from ezpz.dist.mesh import fsdp_mesh
-    from ezpz.dist.support import check_fsdp2, move_model
+    from ezpz.dist.torch_support import check_fsdp2, move_model
 
     check_fsdp2(mesh.device_type)
     cut = fsdp_mesh(mesh)
@@ -323,7 +323,7 @@ def _replicate(model: nn.Module, strategy: str, mesh: DeviceMesh | None, options
 
 
 def _move(model: nn.Module, extra: Mapping[str, Any]) -> None:
-    from ezpz.dist.support import move_model
+    from ezpz.dist.torch_support import move_model
 
     if not _fill_meta(model, extra, own_device()):
         move_model(model, own_device())

@@ -17,13 +17,13 @@ from ezpz.train.flops import Cost as Cost, count_flops as count_flops, mfu as mf
 from ezpz.train.flops import parameters_for_flops as parameters_for_flops, transformer_flops as transformer_flops
 from ezpz.train.loop import Loop as Loop, Outcome as Outcome
 from ezpz.train.losses import compile_loss as compile_loss, next_token_loss as next_token_loss
-from ezpz.train.options import DTYPES as DTYPES, Parser as Parser, make_parser as make_parser, parse as parse
-from ezpz.train.options import rank_batch_size as rank_batch_size
-from ezpz.train.running import checkpoint_options as checkpoint_options, finish_run as finish_run
-from ezpz.train.running import log_setup as log_setup, loop_options as loop_options, run_main as run_main
-from ezpz.train.running import schedule_options as schedule_options
+from ezpz.train.trainer_options import DTYPES as DTYPES, Parser as Parser, make_parser as make_parser, parse as parse
+from ezpz.train.trainer_options import rank_batch_size as rank_batch_size
+from ezpz.train.run_trainer import checkpoint_options as checkpoint_options, finish_run as finish_run
+from ezpz.train.run_trainer import log_setup as log_setup, loop_options as loop_options, run_main as run_main
+from ezpz.train.run_trainer import schedule_options as schedule_options
 from ezpz.train.sampling import sample_tokens as sample_tokens
 from ezpz.train.schedule import make_schedule as make_schedule
 from ezpz.train.settings import as_dict as as_dict, as_toml as as_toml, make_settings_parser as make_settings_parser
 from ezpz.train.settings import setting as setting
-from ezpz.train.summary import summarize as summarize
+from ezpz.train.layer_tree import summarize as summarize

@@ -12,7 +12,7 @@ from ezpz.progress import patience
 from ezpz.train.counting import IGNORED, ignored_targets, read_computed
 from ezpz.train.data.copying import moved
 from ezpz.train.data.prepare import Loader
-from ezpz.train.modes import kept_modes
+from ezpz.train.model_modes import kept_modes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

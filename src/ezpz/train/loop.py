@@ -37,11 +37,11 @@ from ezpz.dist import (
     max_memory_allocated,
     peak_flops,
 )
-from ezpz.dist.binding import mesh_of
 from ezpz.dist.clip import clip_on, scale_gradients_
 from ezpz.dist.device import device as own_device
 from ezpz.dist.precision import resolve_dtype
 from ezpz.dist.weighting import scale_loss
+from ezpz.dist.wrapped_models import mesh_of
 from ezpz.errors import UsageError
 from ezpz.log import LaterLines, get_logger
 from ezpz.progress import counted, end_pace, heartbeat, pace, patience, stage
@@ -64,11 +64,11 @@ from ezpz.train.evaluation import EVALUATION
 from ezpz.train.feeds import DataFeed, PositionFeed
 from ezpz.train.flops import rates
 from ezpz.train.lost_loss import GO_ON, LossWatch
-from ezpz.train.modes import begin_training, kept_modes
+from ezpz.train.model_modes import begin_training, kept_modes
 from ezpz.train.preparing import number_format
-from ezpz.train.seams import check
-from ezpz.train.seeing import Seeing, together_seen
+from ezpz.train.silent_faults import check
 from ezpz.train.step_lines import step_lines
+from ezpz.train.step_record import Seeing, together_seen
 from ezpz.train.stopping import LEAVE, LOST, NOTHING, STOP, StopRequests
 
 if TYPE_CHECKING:

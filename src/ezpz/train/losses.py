@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ezpz.dist.device import device
-from ezpz.dist.job import this_rank
+from ezpz.dist.job_around import this_rank
 from ezpz.dist.wrap import compiler_problem
 from ezpz.log import get_logger
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.binding import present, refuse_replaced, wrapped
 from ezpz.dist.precision import resolve_dtype
 from ezpz.dist.wrap import refuse_elsewhere
+from ezpz.dist.wrapped_models import present, refuse_replaced, wrapped
 from ezpz.errors import UsageError
 from ezpz.train.data import prepare as data_of_ranks
 

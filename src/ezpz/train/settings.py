@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_
 
 from ezpz.errors import UsageError, did_you_mean
 from ezpz.files import read_bytes
-from ezpz.train.options import Parser, add_data_dir, add_output, add_preset, add_resume, set_defaults
+from ezpz.train.trainer_options import Parser, add_data_dir, add_output, add_preset, add_resume, set_defaults
 
 if TYPE_CHECKING:
     from argparse import Namespace

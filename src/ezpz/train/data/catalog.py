@@ -77,7 +77,7 @@ def fetch(name: str, folder: str | os.PathLike[str] | None = None) -> Path:
     """
     if name in SHIPPED:
         return Path(__file__).parents[1] / SHIPPED[name][0]
-    from ezpz.train.data.hugging_face import load
+    from ezpz.train.data.hugging_face_data import load
 
     loaded = load(hub_name(name, "fetch"), folder)
     parts = loaded.values() if isinstance(loaded, dict) else [loaded]

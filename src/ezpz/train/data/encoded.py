@@ -56,7 +56,7 @@ def encode_together(source: Source, tokenizer: Tokenizer, folder: str | os.PathL
         EzpzError: The texts cannot be read, or the file cannot be written, on some host; the same on all ranks.
     """
     from ezpz.dist import broadcast, get_world_size
-    from ezpz.train.data.together import agreed, looks_for_host
+    from ezpz.train.data.agreement import agreed, looks_for_host
 
     def obtain() -> _Ready | None:
         return _prepare(_Job(source.name, source.find(), tokenizer, until), folder) if looks_for_host() else None

@@ -353,7 +353,7 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """
     if rank is None and world_size is None:
         from ezpz.dist import coordinate, degree
-        from ezpz.dist.binding import mesh_of_data
+        from ezpz.dist.wrapped_models import mesh_of_data
 
         mesh = mesh_of_data()
         return coordinate(mesh, "dp"), degree(mesh, "dp")

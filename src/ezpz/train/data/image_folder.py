@@ -65,7 +65,7 @@ class ImageFolder:
             UsageError: Pillow is not installed, or the folder has no images by class.
             MachineError: Hosts hold different files.
         """
-        from ezpz.train.data.together import agreed
+        from ezpz.train.data.agreement import agreed
 
         self._image = _pillow()
         self.folder, self.size = Path(folder).expanduser(), size
@@ -213,7 +213,7 @@ def _pillow() -> Any:
 
 def _workers() -> int:
     """Return how many threads decode: the cores of this rank, or its share of those that ranks of a host share."""
-    from ezpz.dist.job import this_rank
+    from ezpz.dist.job_around import this_rank
 
     there = os.cpu_count() or 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there

@@ -104,9 +104,9 @@ def load_images(
         raise UsageError(
             f"unknown images {name!r} (from load_images); expected one of {', '.join(_NAMES)}, hf:NAME.{hint}"
         )
+    from ezpz.train.data.agreement import agreed, missing_everywhere
     from ezpz.train.data.catalog import hub_name
-    from ezpz.train.data.hugging_face import read_images
-    from ezpz.train.data.together import agreed, missing_everywhere
+    from ezpz.train.data.hugging_face_data import read_images
 
     full_name = hub_name(name, "load_images")
 
@@ -148,7 +148,7 @@ def _digits() -> Images:
 
 
 def _fall_back(name: str, reason: str, seed: int) -> Images:
-    from ezpz.train.data.together import warn_once
+    from ezpz.train.data.agreement import warn_once
 
     warn_once(f"data=synthetic ({reason}) These are not {name}: accuracies mean nothing outside of this run.")
     return _synthetic(name, f"synthetic ({reason})", seed)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
-    from ezpz.train.data.alike import FirstSamples
+    from ezpz.train.data.same_data import FirstSamples
 
 __all__ = ["Loader", "prepare", "warn_once"]
 
@@ -184,7 +184,7 @@ class Loader:
     def cut(self, accumulate: int = 1) -> Cut:
         """Return how a step is shared out over the ranks of the model's mesh."""
         from ezpz.dist import coordinate, degree
-        from ezpz.dist.binding import mesh_of_data
+        from ezpz.dist.wrapped_models import mesh_of_data
 
         mesh = mesh_of_data() if self._bound is None else self._bound[0]
         return Cut(self.batch_size, coordinate(mesh, "dp"), degree(mesh, "dp"), accumulate)
@@ -195,7 +195,7 @@ class Loader:
         Raises:
             UsageError: It is for another model, whose mesh cuts data in another way.
         """
-        from ezpz.dist.binding import is_cut_alike, mesh_of
+        from ezpz.dist.wrapped_models import is_cut_alike, mesh_of
 
         mesh = mesh_of(model)
         if self._bound is not None and not is_cut_alike(self._bound[0], mesh):
@@ -330,7 +330,7 @@ class Loader:
 
     def _agree(self, cut: Cut) -> None:
         """Make sure that all ranks cut the same data; collective, once."""
-        from ezpz.train.data.alike import compare_samples, compare_settings
+        from ezpz.train.data.same_data import compare_samples, compare_settings
 
         if self._agreed:
             return
@@ -407,8 +407,8 @@ class Loader:
         import torch
         from torch.utils.data import DataLoader
 
-        from ezpz.train.data.alike import FirstSamples
-        from ezpz.train.data.own_numbers import drawn_apart
+        from ezpz.train.data.same_data import FirstSamples
+        from ezpz.train.data.stream_numbers import drawn_apart
         from ezpz.train.data.streams import StreamParts
 
         how, begin = self._settings, self.consumed

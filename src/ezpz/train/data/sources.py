@@ -52,7 +52,7 @@ def source_named(
 
     def find() -> Documents:
         from ezpz.train.data import documents
-        from ezpz.train.data.hugging_face import open_hugging_face
+        from ezpz.train.data.hugging_face_data import open_hugging_face
         from ezpz.train.data.text import file_named
 
         if name == "shakespeare":

@@ -85,7 +85,7 @@ def load_tokenizer(path: str | os.PathLike[str] = "") -> Tokenizer:
     """
     if str(path) in {"", "bytes"}:
         return Tokenizer("bytes", 258, 256, 257, "bytes", lambda text: list(text.encode()), _bytes_to_text)
-    from ezpz.train.data.together import agreed
+    from ezpz.train.data.agreement import agreed
 
     return agreed(lambda: _read(str(path)), f"tokenizer {path}", lambda tokenizer: tokenizer.digest)
 

@@ -88,8 +88,8 @@ def load_tokens(
             not positive. The tokenizer has more words than the vocabulary.
         MachineError: The hosts hold different files.
     """
+    from ezpz.train.data.agreement import agreed, looks_for_host
     from ezpz.train.data.sources import source_named
-    from ezpz.train.data.together import agreed, looks_for_host
 
     source = source_named(name, folder, path, may_download=download)
     if (vocabulary is not None and vocabulary < 1) or length < 16:
@@ -116,7 +116,7 @@ def _random(vocabulary: int, seed: int, length: int) -> Tokens:
     import numpy as np
     import torch
 
-    from ezpz.train.data.together import warn_once
+    from ezpz.train.data.agreement import warn_once
 
     warn_once(
         f"data=random: no model can learn it, the loss stays at ln {vocabulary} = {np.log(vocabulary):.3f}; for timing "
@@ -134,7 +134,7 @@ def _read(name: str, folder: str | os.PathLike[str] | None, vocabulary: int | No
     if kind == "tokens" and colon:
         return _token_files(name, file_named(rest, folder), vocabulary)
     if kind == "hf" and colon:
-        from ezpz.train.data.hugging_face import read_hugging_face
+        from ezpz.train.data.hugging_face_data import read_hugging_face
 
         data, origin = read_hugging_face(rest, folder, may_download=may_download)
         return _as_bytes(name, f"Hugging Face {origin}", data, vocabulary)

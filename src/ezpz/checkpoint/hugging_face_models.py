@@ -237,7 +237,7 @@ def export_hugging_face(
     """
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-    from ezpz.checkpoint.together import Together
+    from ezpz.checkpoint.small_collectives import Together
     from ezpz.dist.whole_tensors import gathered
 
     together = Together()
@@ -278,7 +278,7 @@ def import_hugging_face(model: nn.Module, folder: Path | str, layout: Layout) ->
     """
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-    from ezpz.checkpoint.together import Together
+    from ezpz.checkpoint.small_collectives import Together
     from ezpz.dist.whole_tensors import Sender, keep_part, place_of
 
     together = Together()

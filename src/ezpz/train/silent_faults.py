@@ -10,8 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.dist import all_ranks_agree, coordinate, degree
-from ezpz.dist.binding import mesh_of, wrapped
 from ezpz.dist.mesh import axis
+from ezpz.dist.wrapped_models import mesh_of, wrapped
 from ezpz.errors import UsageError
 from ezpz.train.data.prepare import warn_once
 from ezpz.train.preparing import refuse_strangers

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import EzpzError, UsageError, end_with
 from ezpz.log import get_logger
 from ezpz.save_requests import AskedToEnd
-from ezpz.train.options import is_first_rank, parse
+from ezpz.train.trainer_options import is_first_rank, parse
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ezpz.track import History
-    from ezpz.train.options import Parser
+    from ezpz.train.trainer_options import Parser
 
 
 logger = get_logger("ezpz.train")

@@ -15,7 +15,7 @@ from ezpz.dist.device import bind_device, choose_device
 from ezpz.dist.device import device as own_device
 from ezpz.dist.ending import answer_requests
 from ezpz.dist.failure_watch import join
-from ezpz.dist.job import this_rank
+from ezpz.dist.job_around import this_rank
 from ezpz.dist.rendezvous import is_supervised, meet
 from ezpz.dist.seeds import keep_run_seed, seed_everything
 from ezpz.dist.verify_world import check_group, check_mpi, check_plan

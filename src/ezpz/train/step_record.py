@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ezpz.dist import coordinate, degree
-from ezpz.dist.binding import mesh_of
+from ezpz.dist.wrapped_models import mesh_of
 from ezpz.track.effective import LiveSettings, generator_sums
 from ezpz.track.seen import EVERY, BatchSeen, Seen, together
 from ezpz.train.data.checksum import combined

@@ -15,7 +15,7 @@ from ezpz.cli_parser import (
     positive_int,
     ratio,
 )
-from ezpz.dist.job import get_rank
+from ezpz.dist.job_around import get_rank
 from ezpz.errors import RankError, UsageError
 from ezpz.train.lost_loss import GO_ON, ON_NAN
 
