@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ezpz.track.effective import LiveSettings, generator_sums
-from ezpz.track.seen import EVERY, BatchSeen, Keeper, Seen
+from ezpz.track.step_states import EVERY, BatchSeen, Keeper, Seen
 from ezpz.train.data.checksum import sum_of
 
 TURNS, CALLS = 15, 300

@@ -12,7 +12,7 @@ import pytest
 import ezpz
 from ezpz.checkpoint import find_latest
 from ezpz.errors import TrackError
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 
 RECORDED = Path(__file__).parent / "data" / "first-edition"
 RUNS = sorted(path.name.removesuffix(".tar.xz") for path in RECORDED.glob("*.tar.xz"))

@@ -12,5 +12,5 @@ from ezpz.compat.module_names import get_memory_metrics as get_memory_metrics, g
 from ezpz.compat.module_names import model_summary as model_summary, normalize as normalize
 from ezpz.compat.module_names import reset_peak_memory_stats as reset_peak_memory_stats
 from ezpz.dist import breakpoint as breakpoint
-from ezpz.track.compat_history import dataset_to_h5pyfile as dataset_to_h5pyfile, grab_tensor as grab_tensor
-from ezpz.track.compat_history import save_dataset as save_dataset
+from ezpz.track.older_calls import dataset_to_h5pyfile as dataset_to_h5pyfile, grab_tensor as grab_tensor
+from ezpz.track.older_calls import save_dataset as save_dataset

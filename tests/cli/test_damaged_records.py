@@ -23,7 +23,7 @@ from ezpz.checkpoint.manifest import NAME, Manifest
 from ezpz.cli import main
 from ezpz.files import read_bytes
 from ezpz.records.launch_record import LaunchRecord
-from ezpz.track.folder import RunFile, read_record
+from ezpz.track.run_folder import RunFile, read_record
 from lab.seed import of_the_day, some
 
 MOST_LINES = 4  # of stderr: what is wrong, and what was left out for it

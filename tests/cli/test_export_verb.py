@@ -10,7 +10,7 @@ from ezpz.cli.compare import main as compare
 from ezpz.cli.doctor import main as doctor
 from ezpz.cli.export import main
 from ezpz.cli.report import main as report
-from ezpz.track.journal import Journal
+from ezpz.track.journal_writer import Journal
 
 
 @pytest.fixture

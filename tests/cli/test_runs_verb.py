@@ -14,7 +14,7 @@ from ezpz.cli.open import main as open_report
 from ezpz.cli.running import age
 from ezpz.cli.runs import glance, main
 from ezpz.track.report import build_page
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 
 SRC = str(Path(ezpz.__file__).parents[1])
 

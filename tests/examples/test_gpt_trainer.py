@@ -13,7 +13,7 @@ import pytest
 
 import ezpz
 from ezpz.track import read_journal
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 from lab import process
 
 IN_RANKS = Path(__file__).with_name("in_ranks_gpt.py")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ezpz
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 from lab import process, seed
 
 SOURCES = str(Path(ezpz.__file__).parents[1])

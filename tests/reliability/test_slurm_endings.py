@@ -98,7 +98,7 @@ def check_left(job, program, ending):
     """Fail when a job that is over has lost anything."""
     from ezpz.track import read_journal
     from ezpz.track.lazy_dataset import open_dataset
-    from ezpz.track.run import open_run
+    from ezpz.track.run_reader import open_run
 
     told = job.told()
     run = open_run(job.out)

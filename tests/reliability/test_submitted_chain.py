@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ezpz.track import read_journal
-from ezpz.track.goodput import read_spans
-from ezpz.track.run import open_run
+from ezpz.track.goodput_account import read_spans
+from ezpz.track.run_reader import open_run
 from lab import process
 
 pytest.importorskip("torch")

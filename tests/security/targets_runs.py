@@ -13,11 +13,11 @@ from fuzz import target
 
 from ezpz.cli import compare, export, plot, report, runs, watch
 from ezpz.errors import EzpzError
-from ezpz.track.blocks import Stretch, pack
-from ezpz.track.folder import RunFile
-from ezpz.track.journal import Journal
-from ezpz.track.records import read_stretch
-from ezpz.track.stored import COLUMNS
+from ezpz.track.column_blocks import Stretch, pack
+from ezpz.track.journal_reader import read_stretch
+from ezpz.track.journal_writer import Journal
+from ezpz.track.recorded_rows import COLUMNS
+from ezpz.track.run_folder import RunFile
 
 _ENTRY = {name: [1.5, "NaN", None] for name in ("mean", "min", "max", "std")} | {"argmin": [0, 0, None]}
 ROWS = (

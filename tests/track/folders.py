@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 
 SRC = str(Path(__file__).parents[2] / "src")
 

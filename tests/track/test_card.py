@@ -11,7 +11,7 @@ from folders import environ
 
 from ezpz.track import History
 from ezpz.track.card import card, resume_words
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 from ezpz.track.run_summary import accuracies
 from ezpz.track.terminal.screen import Screen
 

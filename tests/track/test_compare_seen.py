@@ -9,8 +9,8 @@ from folders import leave_run
 from ezpz.track.compare.comparison import compare_runs
 from ezpz.track.compare.output import as_object, render
 from ezpz.track.compare.seen import compare_seen
-from ezpz.track.run import open_run
-from ezpz.track.seen import BatchSeen, Keeper, Seen
+from ezpz.track.run_reader import open_run
+from ezpz.track.step_states import BatchSeen, Keeper, Seen
 from lab import process
 
 STEPS = 400

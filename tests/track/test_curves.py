@@ -9,7 +9,7 @@ from folders import leave_run
 
 from ezpz.cli.runs import main as runs
 from ezpz.track import History
-from ezpz.track.curves import curve_findings
+from ezpz.track.loss_findings import curve_findings
 from ezpz.track.values import encode
 
 NAN, INF = math.nan, math.inf

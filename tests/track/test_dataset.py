@@ -9,7 +9,7 @@ import pytest
 from ezpz.errors import TrackError, UsageError
 from ezpz.track import read_journal
 from ezpz.track.dataset import SCHEMA, export_run, write_csv, write_dataset
-from ezpz.track.journal import Journal
+from ezpz.track.journal_writer import Journal
 from ezpz.track.lazy_dataset import open_dataset
 from ezpz.track.table import gather
 from ezpz.track.values import Histogram

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ezpz.track.lazy_dataset import open_dataset
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 
 MATRIX = os.environ.get("EZPZ_MATRIX")  # read now: tests have an environment of their own
 

@@ -28,7 +28,7 @@ sys.addaudithook(watch)
 from ezpz.track import plots
 figures, make = [], plots.Pictures  # each has one figure, for all that it draws
 plots.Pictures = lambda *a, **k: figures.append(1) or make(*a, **k)
-from ezpz.track import stored
+from ezpz.track import recorded_rows as stored
 reads, read = [], stored.read_stored
 stored.read_stored = lambda *a: reads.append(1) or read(*a)
 history.finalize(show=False)
@@ -145,7 +145,10 @@ BROKEN = {
 WITH_A_BROKEN_PART = """
 import logging, sys
 from ezpz import track
-from ezpz.track import card, curves, dataset, dispatch, history, plots, report, seen, speed, stored, writer
+from ezpz.track import card, dataset, dispatch, history, plots, report, speed, writer
+from ezpz.track import loss_findings as curves
+from ezpz.track import step_states as seen
+from ezpz.track import recorded_rows as stored
 from ezpz.track.trackers import chosen
 def broken(*_, **__):
     raise ArithmeticError("no luck today")

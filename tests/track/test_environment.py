@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from ezpz.track.facts import began, collect_environment, timeline
+from ezpz.track.run_facts import began, collect_environment, timeline
 
 FILES = {
     "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  "
@@ -49,7 +49,7 @@ def test_the_open_kernel_module_of_nvidia_is_read_and_a_machine_that_tells_nothi
 def test_versions_below_torch_are_asked_only_when_it_is_there(run_python):
     code = """
 import sys
-from ezpz.track.facts import collect_environment
+from ezpz.track.run_facts import collect_environment
 collect_environment({})
 assert "torch" not in sys.modules
 import torch
@@ -65,7 +65,7 @@ def test_stages_count_from_the_birth_of_the_process(run_python):
 import time
 start = time.time()
 from ezpz.progress import stage
-from ezpz.track.facts import began, timeline
+from ezpz.track.run_facts import began, timeline
 assert 0 <= start - began() < 60, (start, began())
 stage("torch"); time.sleep(0.05); stage("group"); stage("torch")
 found = timeline(first_step=time.time())

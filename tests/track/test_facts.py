@@ -10,7 +10,7 @@ import pytest
 
 from ezpz.ranks import from_environ
 from ezpz.redact import redact_argv
-from ezpz.track.facts import collect_facts, git_commit, redact_config
+from ezpz.track.run_facts import collect_facts, git_commit, redact_config
 
 SECRET = "hunter2"
 
@@ -125,7 +125,7 @@ def test_outside_a_checkout_there_is_no_commit(tmp_path):
     ids=["script", "module", "package", "no file"],
 )
 def test_a_run_is_called_after_its_program(tmp_path, files, args, name):
-    code = "from ezpz.track.facts import script_name\nprint(script_name())"
+    code = "from ezpz.track.run_facts import script_name\nprint(script_name())"
     for path in files:
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(code if not path.endswith("__init__.py") else "")

@@ -5,7 +5,7 @@ import pytest
 
 from ezpz.errors import UsageError
 from ezpz.files import write_whole
-from ezpz.track.folder import RunFile, make_folder
+from ezpz.track.run_folder import RunFile, make_folder
 
 STAMP = "2026-11-20-162001"
 

@@ -8,8 +8,8 @@ import pytest
 from folders import leave_run
 
 from ezpz.fields import replace
-from ezpz.track.goodput import ROWS, Span, account, advise, best_interval, read_spans, share_lost
-from ezpz.track.run import open_run
+from ezpz.track.goodput_account import ROWS, Span, account, advise, best_interval, read_spans, share_lost
+from ezpz.track.run_reader import open_run
 
 BEGIN = 1_795_188_000.0
 

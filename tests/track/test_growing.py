@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.track import stored
+from ezpz.track import recorded_rows
 from ezpz.track.distribution import Histogram
-from ezpz.track.journal import Journal, Keeper
-from ezpz.track.records import iter_journal, read_journal
-from ezpz.track.stored import COLUMNS, known_blocks, read_stored
+from ezpz.track.journal_reader import iter_journal, read_journal
+from ezpz.track.journal_writer import Journal, Keeper
+from ezpz.track.recorded_rows import COLUMNS, known_blocks, read_stored
 from ezpz.track.table import gather, table_of
 
 SMALL = 300  # bytes of a journal in a block
@@ -23,8 +23,8 @@ SMALL = 300  # bytes of a journal in a block
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(stored, "STRETCH", SMALL)
-    monkeypatch.setattr(stored, "_SHARE", 60.0)  # this machine may be busy
+    monkeypatch.setattr(recorded_rows, "STRETCH", SMALL)
+    monkeypatch.setattr(recorded_rows, "_SHARE", 60.0)  # this machine may be busy
 
 
 def shown(table):
@@ -90,7 +90,7 @@ def work(journal):
 
 @pytest.fixture
 def _no_thread(monkeypatch):
-    monkeypatch.setattr("ezpz.track.journal.Keeper", Still)
+    monkeypatch.setattr("ezpz.track.journal_writer.Keeper", Still)
     yield
     WORK.clear()
 
@@ -239,7 +239,7 @@ def test_columns_that_cannot_be_written_cost_one_warning_and_no_row(journal, tmp
     work(journal)
     assert agree(tmp_path)[0] == 0  # not tried with each row
     later = time.monotonic() + 3600
-    monkeypatch.setattr(stored, "monotonic", lambda: later)
+    monkeypatch.setattr(recorded_rows, "monotonic", lambda: later)
     work(journal)
     assert agree(tmp_path)[0] > 0
     write(journal, 120, 30)
@@ -260,10 +260,10 @@ def test_a_journal_that_was_emptied_gets_columns_of_its_own(journal, tmp_path):
 
 def test_a_journal_that_is_far_ahead_is_followed_a_bit_each_second(journal, tmp_path, monkeypatch):
     write(journal, 0, 100)
-    monkeypatch.setattr(stored, "_SHARE", -1.0)
+    monkeypatch.setattr(recorded_rows, "_SHARE", -1.0)
     work(journal)
     assert agree(tmp_path)[0] == 0
-    monkeypatch.setattr(stored, "_SHARE", 60.0)
+    monkeypatch.setattr(recorded_rows, "_SHARE", 60.0)
     work(journal)
     assert agree(tmp_path)[0] > Path(journal.path).stat().st_size - 2 * SMALL
 
@@ -283,7 +283,8 @@ def test_columns_that_somebody_removes_or_edits_are_made_again(journal, tmp_path
 
 KILLED = """
 import os, random, sys
-from ezpz.track import journal, stored
+from ezpz.track import journal_writer as journal
+from ezpz.track import recorded_rows as stored
 stored.STRETCH = 2000
 journal._EVERY = 0.01
 opened = journal.Journal(sys.argv[1])
@@ -300,7 +301,7 @@ while True:
 
 @pytest.mark.slow
 def test_kill_9_at_any_moment_leaves_columns_and_a_tail_that_are_the_journal(tmp_path, monkeypatch):
-    monkeypatch.setattr(stored, "STRETCH", 2000)
+    monkeypatch.setattr(recorded_rows, "STRETCH", 2000)
     done, first = 0, 0
     for number in range(6):
         process = subprocess.Popen(

@@ -13,7 +13,7 @@ from ezpz.records.hardware_record import HardwareRow, HardwareSummary
 from ezpz.track.hardware import newest_values, per_joule, read_hardware
 from ezpz.track.report import build_page
 from ezpz.track.report.hardware import hardware_map
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 
 
 def sampled(folder, *, hosts=2, devices=4, rows=40, end=1795190000.0):

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from test_values import VALUES, same
 
 from ezpz.errors import TrackError, UsageError
-from ezpz.track import read_journal, records
-from ezpz.track.blocks import Stretch
-from ezpz.track.journal import Journal
-from ezpz.track.records import last_row
+from ezpz.track import journal_reader, read_journal
+from ezpz.track.column_blocks import Stretch
+from ezpz.track.journal_reader import last_row
+from ezpz.track.journal_writer import Journal
 from lab.process import wait_until
 
 
@@ -199,8 +199,8 @@ def test_a_forked_child_lets_go_of_its_parents_journal(journal):
 
 FULL_DISK = """
 import resource, sys
-from ezpz.track.journal import Journal
-from ezpz.track.records import read_journal
+from ezpz.track.journal_writer import Journal
+from ezpz.track.journal_reader import read_journal
 journal = Journal(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))   # a disk that is full after 1000 bytes
 for step in range(50):
@@ -272,7 +272,7 @@ def refuse_writing(monkeypatch, number=errno.EDQUOT):
 
 
 def test_memory_for_waiting_rows_has_a_limit_and_what_goes_beyond_is_told(journal, monkeypatch, capsys):
-    monkeypatch.setattr("ezpz.track.journal._MOST_WAITING", 10_000)
+    monkeypatch.setattr("ezpz.track.journal_writer._MOST_WAITING", 10_000)
     journal.write(0, {"x": 0})
     with monkeypatch.context() as patch:
         refuse_writing(patch)
@@ -313,7 +313,7 @@ def test_a_disk_that_takes_a_row_now_and_then_is_told_once_a_minute(journal, mon
     journal.write(40, {})
     assert capsys.readouterr().out == ""
     later = time.monotonic() + 61
-    monkeypatch.setattr("ezpz.track.journal.monotonic", lambda: later)
+    monkeypatch.setattr("ezpz.track.journal_writer.monotonic", lambda: later)
     journal.write(41, {})
     assert "rows from step 40 on wait" in capsys.readouterr().out
     monkeypatch.undo()
@@ -346,10 +346,10 @@ def test_large_pieces_are_read_alike_with_and_without_orjson(odd, monkeypatch):
     assert len(data) > 100_000
     found = []
     for has_orjson in (True, False):  # as if it were installed or not, which is asked once in a process
-        monkeypatch.setattr(records, "_has_orjson", lambda known=has_orjson: known)
+        monkeypatch.setattr(journal_reader, "_has_orjson", lambda known=has_orjson: known)
         part, added = Stretch(0, 0), []
         monkeypatch.setattr(part.records, "add", lambda *row, added=added: added.append(repr(row)))
-        records.read_stretch(data, part, ("metrics.jsonl", 0))
+        journal_reader.read_stretch(data, part, ("metrics.jsonl", 0))
         found.append((added, part.windows, part.lines, part.torn, part.foreign, part.at, part.end))
     assert found[0] == found[1]
     assert len(found[0][0]) > 3005

@@ -7,7 +7,7 @@ import pytest
 
 from ezpz.errors import TrackError
 from ezpz.track import History, read_journal
-from ezpz.track.records import iter_journal
+from ezpz.track.journal_reader import iter_journal
 
 
 class OnDevice:

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from ezpz.quantities import duration
-from ezpz.track import stored
-from ezpz.track.run import Run
+from ezpz.track import recorded_rows
+from ezpz.track.run_reader import Run
 from ezpz.track.terminal import follow
 from ezpz.track.terminal.follow import Followed, Live
 from ezpz.track.terminal.summary import headline
@@ -96,7 +96,7 @@ def test_a_journal_that_was_replaced_is_read_anew(tmp_path):
 
 def test_a_long_journal_is_taken_from_its_columns_and_followed_from_their_end(tmp_path, monkeypatch):
     monkeypatch.setattr(follow, "STRETCH", 500)
-    monkeypatch.setattr(stored, "STRETCH", 500)
+    monkeypatch.setattr(recorded_rows, "STRETCH", 500)
     rows = [row(step, {"loss": step / 7, "n": step, "epoch": 1, "note": "x"}) for step in range(60)]
     rows += [row(step, {"loss": step / 9}, attempt=2, time=step / 2) for step in range(50, 80)]
     path = tmp_path / "metrics.jsonl"
@@ -108,7 +108,7 @@ def test_a_long_journal_is_taken_from_its_columns_and_followed_from_their_end(tm
     plain.add(rows)
     assert not parsed
     assert followed.passed == 1
-    assert (tmp_path / stored.COLUMNS).exists()
+    assert (tmp_path / recorded_rows.COLUMNS).exists()
     monkeypatch.undo()
     more = [row(step, {"loss": 0.5, "new": 1}, attempt=2) for step in range(80, 85)]
     more += [row(step, {"loss": 0.25, "n": 3}, attempt=3) for step in range(55, 60)]

@@ -6,12 +6,12 @@ import pytest
 
 import ezpz
 from ezpz.errors import TrackError, UsageError
-from ezpz.track import History, compat_history
+from ezpz.track import History, older_calls
 
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said(monkeypatch):
-    monkeypatch.setattr(compat_history, "_warned", set())
+    monkeypatch.setattr(older_calls, "_warned", set())
 
 
 def test_a_history_takes_what_older_scripts_pass_and_leaves_things_where_they_look(tmp_path, capsys):

@@ -14,7 +14,7 @@ from ezpz.quantities import duration, number
 from ezpz.track.report import build_page, write_report
 from ezpz.track.report.charts import hosts_startup_chart
 from ezpz.track.report.heat import gray_png
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 from ezpz.track.series import Series
 from ezpz.track.values import encode
 

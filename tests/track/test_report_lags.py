@@ -6,7 +6,7 @@ import pytest
 
 from ezpz.track.report import lags
 from ezpz.track.report.lags import lags_part
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 
 LAUNCH = "5f3a90c2"
 

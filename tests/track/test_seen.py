@@ -6,11 +6,11 @@ import pytest
 from folders import leave_run
 
 from ezpz.track import History
-from ezpz.track.batches import batch_findings, read_seen
+from ezpz.track.identical_batches import batch_findings, read_seen
 from ezpz.track.over_ranks.slices import Slicer
 from ezpz.track.over_ranks.window import records
-from ezpz.track.run import open_run
-from ezpz.track.seen import BATCH, BatchSeen, Keeper, Seen, noted, packed, together, unpacked
+from ezpz.track.run_reader import open_run
+from ezpz.track.step_states import BATCH, BatchSeen, Keeper, Seen, noted, packed, together, unpacked
 
 FORM = "int64[8,128]"
 

@@ -13,7 +13,7 @@ from folders import environ
 from ezpz import proc
 from ezpz.track import dataset
 from ezpz.track.lazy_dataset import open_dataset
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 from lab.process import wait_until
 
 START = """
@@ -170,7 +170,7 @@ def test_a_forked_child_that_is_terminated_ends_no_run_of_its_parent(run_python,
     code = """
 import multiprocessing, signal, time
 from ezpz.track import History
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 history = History("r", "out")
 history.update({"x": 1})
 child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))

@@ -9,9 +9,9 @@ from folders import leave_run
 from ezpz.cli.runs import glance
 from ezpz.track import History
 from ezpz.track.card import card
-from ezpz.track.goodput import account, read_spans
+from ezpz.track.goodput_account import account, read_spans
 from ezpz.track.report.head import header
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 from ezpz.track.terminal.screen import Screen
 
 

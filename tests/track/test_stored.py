@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ezpz.errors import TrackError
-from ezpz.track import stored
-from ezpz.track.records import iter_journal, read_journal
-from ezpz.track.run import Run
-from ezpz.track.stored import COLUMNS, read_stored
+from ezpz.track import recorded_rows
+from ezpz.track.journal_reader import iter_journal, read_journal
+from ezpz.track.recorded_rows import COLUMNS, read_stored
+from ezpz.track.run_reader import Run
 from ezpz.track.table import counted, gather, table_of
 from ezpz.track.values import encode
 
@@ -25,7 +25,7 @@ SMALL = 300  # bytes of a journal in a block, so that a few rows make several
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(stored, "STRETCH", SMALL)
+    monkeypatch.setattr(recorded_rows, "STRETCH", SMALL)
 
 
 def read(folder, *, may_write=False):
@@ -35,7 +35,7 @@ def read(folder, *, may_write=False):
 def only_columns(folder, monkeypatch):
     """Read without looking at a line of the journal."""
     with monkeypatch.context() as patch:
-        patch.setattr(stored, "read_stretch", None)
+        patch.setattr(recorded_rows, "read_stretch", None)
         return read(folder)
 
 
@@ -197,7 +197,7 @@ def test_columns_older_than_the_journal_are_compared_and_then_trusted(folder, mo
     os.utime(folder / COLUMNS, (1, 1))
     assert shown(only_columns(folder, monkeypatch)) == expected(folder)
     seen = []
-    monkeypatch.setattr(stored, "sums_agree", lambda block, _: seen.append(block) or True)
+    monkeypatch.setattr(recorded_rows, "sums_agree", lambda block, _: seen.append(block) or True)
     read(folder, may_write=True)
     assert len(seen) > 2
     seen.clear()
@@ -218,7 +218,7 @@ def test_a_folder_that_may_not_be_written_is_read_all_the_same(folder, monkeypat
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stored, "Replacement", full)
+    monkeypatch.setattr(recorded_rows, "Replacement", full)
     assert shown(read(folder, may_write=True)) == expected(folder)
     assert not (folder / COLUMNS).exists()
 

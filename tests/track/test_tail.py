@@ -8,7 +8,7 @@ import pytest
 from folders import environ
 
 from ezpz.errors import TrackError
-from ezpz.track.journal import Journal
+from ezpz.track.journal_writer import Journal
 from ezpz.track.terminal.follow import Tail
 
 
@@ -102,7 +102,7 @@ def test_no_lock_is_taken_and_none_is_needed(journal, run_python):
     writer.write(0, {"x": 1})
     assert steps(tail.poll()) == [0]
     writer.write(1, {"x": 1})  # the lock of this process is still its own: a close of the file did not give it up
-    code = f"from ezpz.track.journal import Journal; Journal({str(journal)!r})"
+    code = f"from ezpz.track.journal_writer import Journal; Journal({str(journal)!r})"
     assert b"another process writes it" in run_python(code).stderr
     writer.close()
 
@@ -118,7 +118,7 @@ def test_a_folder_that_only_may_be_read_can_be_followed(journal):
 
 WRITE = """
 import sys
-from ezpz.track.journal import Journal
+from ezpz.track.journal_writer import Journal
 journal = Journal(sys.argv[1])
 for step in range(int(sys.argv[2])):
     journal.write(step, {"loss": step / 7, "dt": float("nan") if step % 1000 == 3 else 0.25, "note": "é" * (step % 40)})

@@ -259,7 +259,7 @@ def test_a_full_disk_at_the_start_is_told_with_the_folder(tmp_path, monkeypatch)
     def full(*_, **__):
         raise OSError(28, "No space left on device")  # of a write, which knows no name
 
-    monkeypatch.setattr("ezpz.track.folder.write_whole", full)
+    monkeypatch.setattr("ezpz.track.run_folder.write_whole", full)
     with pytest.raises(UsageError) as error:
         History(outdir=tmp_path / "run")
     assert f"{tmp_path}/run: No space left on device (from outdir); expected" in str(error.value)

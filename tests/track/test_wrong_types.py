@@ -6,9 +6,9 @@ import pytest
 
 from ezpz.cli import compare, export, plot, report, runs
 from ezpz.track import read_journal
-from ezpz.track.folder import RunFile
 from ezpz.track.lazy_dataset import open_dataset
-from ezpz.track.run import open_run
+from ezpz.track.run_folder import RunFile
+from ezpz.track.run_reader import open_run
 
 GOOD = [
     {"v": 1, "t": 1795194001.0 + step, "step": step, "m": {"loss": 1.0 / (step + 1), "lr": 0.1}} for step in range(4)

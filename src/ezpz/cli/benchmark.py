@@ -199,7 +199,7 @@ def _run_all(lines: Mapping[str, Sequence[str]], folder: Path) -> int:
 
 def _new_folder(outdir: str | None) -> Path:
     """Return a new or empty folder, so that no earlier runs are listed with these."""
-    from ezpz.track.folder import make_folder
+    from ezpz.track.run_folder import make_folder
 
     folder = make_folder("benchmark", outdir, time.strftime("%Y-%m-%d-%H%M%S"))
     taken = next(folder.iterdir(), None)

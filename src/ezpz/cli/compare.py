@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ezpz.track.compare.comparison import Comparison
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
 
 _NARROWEST, _WIDEST = 40, 120
 _OPTIONS = (
@@ -75,7 +75,7 @@ def _compare(options: Namespace) -> int:
     from ezpz.track.compare.comparison import compare_runs
     from ezpz.track.compare.output import exit_code
     from ezpz.track.foreign.opening import open_any
-    from ezpz.track.run import without_secrets
+    from ezpz.track.run_reader import without_secrets
 
     refuse_standard_output("-o", options.output, "a folder for the pictures")
     with redirect_stdout(sys.stderr):  # warnings about torn lines are no part of the answer

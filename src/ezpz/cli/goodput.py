@@ -10,9 +10,9 @@ from ezpz.errors import UsageError
 from ezpz.quantities import duration
 from ezpz.tables import aligned, bar, cut, screen_width, wrapped
 from ezpz.track.chains import is_chain, run_folders
-from ezpz.track.goodput import ROWS, account, as_json, read_spans
+from ezpz.track.goodput_account import ROWS, account, as_json, read_spans
 from ezpz.track.named import run_named
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 from ezpz.track.terminal.screen import say
 from ezpz.visible import visible
 
@@ -20,8 +20,8 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ezpz.track.goodput import Account
-    from ezpz.track.run import Run
+    from ezpz.track.goodput_account import Account
+    from ezpz.track.run_reader import Run
 
 _BAR = 24  # columns
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping, Sequence
 
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
 
 _OPTIONS = (
     option("run", nargs="?", metavar="RUN", help=RUN_HELP),
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _open(options: Namespace) -> int:
     from ezpz.track.named import run_named
-    from ezpz.track.run import open_run
+    from ezpz.track.run_reader import open_run
 
     page = _page(open_run(run_named(options.run)))
     try:

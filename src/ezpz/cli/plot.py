@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.series import Series
 
 _OPTIONS = (
@@ -133,7 +133,7 @@ def _with_counters(run: Run, series: list[Series]) -> list[Series]:
 def _runs(options: Namespace) -> tuple[list[Run], list[str]]:
     """Return the runs and the metrics that the words mean."""
     from ezpz.track.named import run_named
-    from ezpz.track.run import open_run
+    from ezpz.track.run_reader import open_run
     from ezpz.track.terminal.choice import sorted_out
 
     named, keys = sorted_out(options.words)

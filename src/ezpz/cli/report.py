@@ -61,7 +61,7 @@ def _report(options: Namespace) -> int:
 def _write(word: str | None, output: str | None, *, public: bool) -> Path | None:
     from ezpz.track.named import run_named
     from ezpz.track.report import write_report
-    from ezpz.track.run import open_run
+    from ezpz.track.run_reader import open_run
 
     run = open_run(run_named(word))
     if output == NAME:

@@ -23,11 +23,11 @@ from ezpz.redact import redact_text
 from ezpz.tables import USUAL, Column, cut, hanging, or_dash, screen_width, table, wrapped
 from ezpz.track.chains import chain_of, in_words
 from ezpz.track.hardware import per_joule
+from ezpz.track.journal_reader import parse
 from ezpz.track.named import below, find_runs, runs_named
 from ezpz.track.named import root as usual_root
 from ezpz.track.names import main_loss, main_throughput, unit
-from ezpz.track.records import parse
-from ezpz.track.run import open_run, seconds_taken
+from ezpz.track.run_reader import open_run, seconds_taken
 from ezpz.track.run_summary import RunSummary
 from ezpz.track.steps import last_of_training, steps_reached
 from ezpz.track.terminal.screen import say
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.records.run_record import RunRecord
-    from ezpz.track.records import Row
+    from ezpz.track.journal_reader import Row
 
 
 def _glances(root: Path, word: str | None) -> Iterator[dict[str, Any]]:
@@ -305,7 +305,7 @@ def _different(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return [{} for _ in configs]
     from ezpz.track.compare.differences import same  # with these two 30 ms that alike runs need not
     from ezpz.track.compare.kinds import Kind, kind_of
-    from ezpz.track.facts import flatten
+    from ezpz.track.run_facts import flatten
 
     flat = [dict(flatten(config)) for config in configs]
 

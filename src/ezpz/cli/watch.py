@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ezpz.track.launches import Attempt
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.terminal.follow import Live
 
 _TURN = 0.2  # seconds after which a changed size of the terminal is noticed

@@ -93,7 +93,7 @@ def _read(launch_folder: str, run_folder: str) -> Facts:
     facts = Facts.read(launch_folder, run_folder)
     facts.run.refuse_newer(Path(run_folder, "run.json"))
     if not launch_folder:  # a run that was killed could not record it
-        from ezpz.track.run import open_run
+        from ezpz.track.run_reader import open_run
 
         run = open_run(run_folder)
         facts.run = facts.run.changed(name=run.name, state=run.state, cause=run.cause)
@@ -141,8 +141,8 @@ def _look_at_losses(facts: Facts) -> None:
     if not facts.run_folder or "findings" in facts.run.raw:
         return
     try:
-        from ezpz.track.curves import curve_findings
-        from ezpz.track.run import open_run
+        from ezpz.track.loss_findings import curve_findings
+        from ezpz.track.run_reader import open_run
         from ezpz.track.steps import steps_of
 
         run = open_run(facts.run_folder)

@@ -260,7 +260,7 @@ def get_timestamp(fstr: str | None = None) -> str:
 
 def summarize_dict(d: Mapping[str, object], precision: int = 6, keys_to_skip: Iterable[str] | None = None) -> str:
     """Return ``step=10 loss=0.047000``: floats with ``precision`` digits after the point, everything else as it is."""
-    summarize = import_module("ezpz.track.compat_history").summarize
+    summarize = import_module("ezpz.track.older_calls").summarize
     skipped = set(keys_to_skip or ())
     text: str = summarize({key: value for key, value in d.items() if key not in skipped}, precision)
     return text

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Union
 from ezpz.errors import MachineError, UsageError
 from ezpz.log import get_logger
 from ezpz.ranks import from_environ
-from ezpz.track.compat_history import shown
+from ezpz.track.older_calls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -164,7 +164,7 @@ cmd_exists = command_exists
 
 def git_ds_info() -> None:
     """Log what run.json holds of every run: the commit of the current folder."""
-    from ezpz.track.facts import collect_facts
+    from ezpz.track.run_facts import collect_facts
 
     facts = collect_facts(os.environ, from_environ(os.environ), sys.argv)
     get_logger(__name__).info(f"git: {facts.get('git') or 'no commit'}")

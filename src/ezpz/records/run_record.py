@@ -1,4 +1,4 @@
-"""Say what ``run.json`` of a run folder holds, which `ezpz.track.folder` writes, with a part for each watcher."""
+"""Say what ``run.json`` of a run folder holds, which `ezpz.track.run_folder` writes, with a part for each watcher."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.track.guard import guarded
-from ezpz.track.run import with_rows_of
+from ezpz.track.run_reader import with_rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.trackers import Tracker, Trackers
 
 
@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("look at the losses", "ezpz.track.curves:note_findings", ("read",)),
+    Part("look at the losses", "ezpz.track.loss_findings:note_findings", ("read",)),
     Part("note the speed", "ezpz.track.speed:note_speed", ("read", "stopped")),
     Part("note the steps", "ezpz.track.steps:note_steps", ("read", "stopped")),
     Part("draw the run", "ezpz.track.plots:draw_end", ("draw",)),

@@ -24,8 +24,8 @@ from ezpz.why.straggler_rules import CHANCE, LAG, chance
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ezpz.track.records import Row
-    from ezpz.track.run import Run
+    from ezpz.track.journal_reader import Row
+    from ezpz.track.run_reader import Run
 
 
 class Matrix(NamedTuple):

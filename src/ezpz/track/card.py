@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ezpz.track.at_end import End
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.table import Table
 
 __all__ = ["card", "near", "resume_words", "show_card", "show_end", "show_stopped"]

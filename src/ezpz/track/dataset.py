@@ -25,9 +25,9 @@ from ezpz.errors import TrackError, UsageError
 from ezpz.files import Replacement
 from ezpz.track.by_rank import held, rank_values, statistic
 from ezpz.track.columns import Column, ExportNames, build_columns
-from ezpz.track.folder import is_folder_name
 from ezpz.track.names import is_counter
-from ezpz.track.run import open_run
+from ezpz.track.run_folder import is_folder_name
+from ezpz.track.run_reader import open_run
 from ezpz.track.table import counts
 from ezpz.track.values import encode
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from io import BufferedRandom
     from pathlib import Path
 
-    from ezpz.track.records import Row
+    from ezpz.track.journal_reader import Row
     from ezpz.track.table import Cells, Table
     from ezpz.track.values import Value
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.records.hardware_record import HardwareSummary
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
 
 __all__ = ["newest_values", "per_joule", "read_hardware"]
 

@@ -20,13 +20,13 @@ from ezpz.log import get_logger, log_to
 from ezpz.progress import Busy, records_in
 from ezpz.ranks import from_environ
 from ezpz.redact import redact_config
-from ezpz.track import compat_history, seen
+from ezpz.track import older_calls, step_states
 from ezpz.track.at_end import Part, choose_trackers
 from ezpz.track.dispatch import Onward, across_of
-from ezpz.track.facts import collect_facts, script_name, timeline
-from ezpz.track.folder import run_name, state_after
 from ezpz.track.guard import guarded, tell, undisturbed
 from ezpz.track.names import holds_validation_only
+from ezpz.track.run_facts import collect_facts, script_name, timeline
+from ezpz.track.run_folder import run_name, state_after
 from ezpz.track.values import line, plain
 from ezpz.track.writer import Writer
 
@@ -91,7 +91,7 @@ _open_here: WeakSet[History] = WeakSet()
 _logs = ""  # where a history has this rank's log
 
 
-class History(compat_history.OlderCalls):
+class History(older_calls.OlderCalls):
     """A run's metrics: every row reaches the journal at once, the rest is made from it at the end.
 
     Rank 0 records. On other ranks the same calls return the same lines, and their values travel to rank 0 in the
@@ -143,8 +143,8 @@ class History(compat_history.OlderCalls):
             RankError: The environment contradicts itself about who this process is.
         """
         global _newest
-        compat_history.check_keywords(older)
-        name, keys = compat_history.split_name(name)
+        older_calls.check_keywords(older)
+        name, keys = older_calls.split_name(name)
         self._older: dict[str, Any] = {"keys": keys, **older}
         ranks = from_environ(os.environ)
         self.name = run_name(script_name() if name is None else name)
@@ -162,7 +162,7 @@ class History(compat_history.OlderCalls):
         self._made = time()
         if ranks.rank == 0:
             # A wrong name shall leave no folder behind.
-            chosen = choose_trackers(compat_history.trackers_of(older, trackers))
+            chosen = choose_trackers(older_calls.trackers_of(older, trackers))
             facts: dict[str, object] = {}
             with guarded("collect the facts of this run"):
                 facts = collect_facts(os.environ, ranks, sys.argv)
@@ -178,7 +178,7 @@ class History(compat_history.OlderCalls):
                 across = across_of(ranks, window, self.name, self._writer, self._use_folder)
         self._onward = Onward(window, self._writer, across)
         write = self._writer.journal.write_seen if self._writer is not None else None
-        self._seen = seen.Keeper(write, self._onward.note if across is not None else None)
+        self._seen = step_states.Keeper(write, self._onward.note if across is not None else None)
         self._live: Any = None  # of objects given to `log_config`
         self._watched: tuple[Any, ...] = (None, None)
         self._is_told = False  # what steps saw, by a loop of ours
@@ -202,7 +202,7 @@ class History(compat_history.OlderCalls):
 
     def _let_go(self) -> None:
         """Be, in a forked child, as on a rank that records nothing."""
-        self._writer, self._onward, self._seen = None, Onward(self._window, None, None), seen.Keeper(None, None)
+        self._writer, self._onward, self._seen = None, Onward(self._window, None, None), step_states.Keeper(None, None)
         self._lock, self.paths, self._is_forked = threading.RLock(), {}, True
 
     def update(
@@ -241,9 +241,9 @@ class History(compat_history.OlderCalls):
             AskedToEnd: As of `ezpz.heartbeat`; the row is recorded.
         """
         if use_wandb is False or commit is False:
-            compat_history.warn_once("History.update: use_wandb=False and commit=False have no effect.")
+            older_calls.warn_once("History.update: use_wandb=False and commit=False have no effect.")
         if self._is_forked:
-            compat_history.warn_once(
+            older_calls.warn_once(
                 "History.update: this process was forked from that of the run and records nothing; "
                 "make a History of its own in it.",
                 on_every_rank=True,
@@ -257,7 +257,7 @@ class History(compat_history.OlderCalls):
         if not summarize:
             return ""
         shown = {**values, **came} if came else values
-        return line(shown) if precision is None else compat_history.rounded(shown, precision)
+        return line(shown) if precision is None else older_calls.rounded(shown, precision)
 
     def _record(
         self, step: int | None, values: Mapping[str, Value], late: dict[str, Any], weight: float | None
@@ -293,7 +293,7 @@ class History(compat_history.OlderCalls):
     ) -> Mapping[str, Value]:
         """Do what a row is for besides the journal, and return what came from the device for it."""
         writer = self._writer
-        if (seen.noted.waiting or self._live is not None) and not self._is_told:
+        if (step_states.noted.waiting or self._live is not None) and not self._is_told:
             self._look_at_step(row_step)
         came = self._onward.add(row_step, values, late, weight)
         if writer is not None:
@@ -302,24 +302,24 @@ class History(compat_history.OlderCalls):
             self._look_after(writer)
         return came
 
-    def saw(self, step: int, what: seen.Seen) -> None:
+    def saw(self, step: int, what: step_states.Seen) -> None:
         """Record what the step of the next row saw: its batch and more; `ezpz.train.Loop` calls it before `update`."""
         self._is_told = True
-        seen.noted.waiting.clear()
+        step_states.noted.waiting.clear()
         if self._writer is None or not self._writer.ended:
             self._seen.add(step, what)
 
     def _look_at_step(self, step: int) -> None:
         """Record what the steps of a loop that is not ours saw since the row before, as far as it can be known."""
-        batch = seen.noted.take()
+        batch = step_states.noted.take()
         settings = {} if self._live is None else self._live.changed()
         generators: dict[str, int] = {}
-        if batch is not None and self._writer is not None and self._rows % seen.EVERY == 0:
+        if batch is not None and self._writer is not None and self._rows % step_states.EVERY == 0:
             from ezpz.track.effective import generator_sums
 
             generators = generator_sums()
         if batch is not None or settings:
-            self._seen.add(step, seen.Seen(batch, generators, settings))
+            self._seen.add(step, step_states.Seen(batch, generators, settings))
 
     def _look_after(self, writer: Writer) -> None:
         writer.look_after()
@@ -477,18 +477,18 @@ class History(compat_history.OlderCalls):
             warning as all that fails here; an empty one on other ranks. xarray is loaded, and the dataset read, when it
             is first touched (`ezpz.track.lazy_dataset`).
         """
-        older = compat_history.keywords_of_end(unnamed, older)
+        older = older_calls.keywords_of_end(unnamed, older)
         with guarded("note what finalize was given"):
-            compat_history.prepare_end(self, older, run_name)
+            older_calls.prepare_end(self, older, run_name)
         again = self._result is not None
         if not again:
             self._end("finished", plots=plots and older.get("plot", True), show=show)
             self._result = self._dataset()
         with guarded("copy the results"):
-            compat_history.copy_results(self, outdir, dataset_fname, again=again)
+            older_calls.copy_results(self, outdir, dataset_fname, again=again)
         warmup = older.get("warmup")
         with guarded(f"leave {warmup} of the rows out of the dataset"), undisturbed():
-            return compat_history.without_warmup(self._result, warmup) if warmup else self._result
+            return older_calls.without_warmup(self._result, warmup) if warmup else self._result
         return self._result
 
     def _dataset(self) -> Any:

@@ -29,7 +29,7 @@ from ezpz.records.launch_record import LaunchRecord
 from ezpz.records.run_record import RunRecord
 from ezpz.register import SHORTEST, Launch, ambiguous, is_of_job, main_folder, named, read, recorded
 from ezpz.track.launches import find_launch
-from ezpz.track.run import is_run
+from ezpz.track.run_reader import is_run
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

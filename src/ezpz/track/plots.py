@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ezpz.track.at_end import End
     from ezpz.track.by_rank import Matrix
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.series import Series
 
 

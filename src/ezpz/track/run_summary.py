@@ -6,12 +6,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.track.names import is_accuracy, is_loss, is_validation, main_loss
-from ezpz.track.run import seconds_taken
+from ezpz.track.run_reader import seconds_taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.series import Series
 
 

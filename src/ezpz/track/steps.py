@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ezpz.track.at_end import End
-    from ezpz.track.records import Row
+    from ezpz.track.journal_reader import Row
     from ezpz.track.table import Cells, Table
 
 __all__ = ["Steps", "count_of", "epochs_of", "last_of_training", "note_steps", "rows_of_training", "step_numbers",

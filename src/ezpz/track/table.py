@@ -7,14 +7,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.errors import TrackError
-from ezpz.track.blocks import OF_RECORDS, Stretch, pack
+from ezpz.track.column_blocks import OF_RECORDS, Stretch, pack
 from ezpz.track.values import Histogram, checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ezpz.track.blocks import Block, Column
-    from ezpz.track.records import Row
+    from ezpz.track.column_blocks import Block, Column
+    from ezpz.track.journal_reader import Row
     from ezpz.track.values import Value
 
 _DTYPES = {"float": "<f8", "int": "<i8"}

@@ -17,7 +17,7 @@ from ezpz.log import get_logger
 from ezpz.ranks import from_environ
 from ezpz.redact import redact_argv, redact_config, redact_text
 from ezpz.track.at_end import everywhere
-from ezpz.track.facts import script_name
+from ezpz.track.run_facts import script_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

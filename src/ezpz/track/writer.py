@@ -19,16 +19,16 @@ from ezpz.save_requests import ending
 from ezpz.track import signals
 from ezpz.track.at_end import End, Part, call_parts, everywhere, start_trackers
 from ezpz.track.columns import ExportNames
-from ezpz.track.folder import RunFile, make_folder, state_after
 from ezpz.track.guard import guarded, undisturbed
-from ezpz.track.journal import Journal
-from ezpz.track.run import open_run
+from ezpz.track.journal_writer import Journal
+from ezpz.track.run_folder import RunFile, make_folder, state_after
+from ezpz.track.run_reader import open_run
 from ezpz.track.values import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.trackers import Tracker
     from ezpz.track.values import Value
 
@@ -276,7 +276,7 @@ class Writer:
         """End the run: data first, then drawings, then ``run.json``; what fails is one warning, and all else is done.
 
         Args:
-            state: What ``run.json`` says, see `ezpz.track.folder`.
+            state: What ``run.json`` says, see `ezpz.track.run_folder`.
             plots: Draw, and write the report.
             show: Print two text plots too, and at last how the run ended (`ezpz.track.card`).
             cause: Why it failed, in words.

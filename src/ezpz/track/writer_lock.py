@@ -74,7 +74,7 @@ def is_held(folder: Path, record: RunRecord) -> bool:
 def _last_time(journal: Path) -> float | None:
     """Return the time of the last row of a journal; None where there is none, or a long one."""
     from ezpz.errors import TrackError
-    from ezpz.track.records import parse  # which the writer need not
+    from ezpz.track.journal_reader import parse  # which the writer need not
 
     try:
         with open(journal, "rb", opener=open_regular) as file:  # Path.open has no opener

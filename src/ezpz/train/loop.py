@@ -46,7 +46,7 @@ from ezpz.errors import UsageError
 from ezpz.log import LaterLines, get_logger
 from ezpz.progress import counted, end_pace, heartbeat, pace, patience, stage
 from ezpz.save_requests import call_savers, say_leaves
-from ezpz.track.seen import Seen
+from ezpz.track.step_states import Seen
 from ezpz.train.clock import make_clock
 from ezpz.train.counting import (
     IGNORED,

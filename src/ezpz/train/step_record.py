@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz.dist import coordinate, degree
 from ezpz.dist.wrapped_models import mesh_of
 from ezpz.track.effective import LiveSettings, generator_sums
-from ezpz.track.seen import EVERY, BatchSeen, Seen, together
+from ezpz.track.step_states import EVERY, BatchSeen, Seen, together
 from ezpz.train.data.checksum import combined
 
 if TYPE_CHECKING:

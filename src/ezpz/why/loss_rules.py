@@ -1,6 +1,6 @@
 """Say what stands out in the losses of a run that recorded them: NaN, a spike, a loss that stands still.
 
-The run's own end has looked at the curves of all ranks (`ezpz.track.curves`) and written ``findings`` into its
+The run's own end has looked at the curves of all ranks (`ezpz.track.loss_findings`) and written ``findings`` into its
 ``run.json``. They ended nothing, so they come after whatever did; but for a training that was asked to end when its
 loss is lost (``on_nan`` of `ezpz.train.Loop`), whose ``cause`` in ``run.json`` says so:
 

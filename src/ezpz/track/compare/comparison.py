@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ezpz.track.compare.divergence import Divergence, Tolerance
     from ezpz.track.compare.seen import Batches
     from ezpz.track.compare.throughput import Throughput
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
 
 
 @dataclass(frozen=True)

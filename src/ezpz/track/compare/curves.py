@@ -16,7 +16,7 @@ from ezpz.track.series import Series, series_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
 
 
 # What the rows themselves say of a cause: the recorded learning rate, and the steps at which a run was started again.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ezpz.track.compare.comparison import Comparison
     from ezpz.track.compare.differences import Difference
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
 
 # Comparisons as JSON can hold them.
 

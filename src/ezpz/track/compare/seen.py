@@ -6,16 +6,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ezpz.track.batches import batches_of_ranks, read_seen
 from ezpz.track.compare.differences import Difference
 from ezpz.track.compare.kinds import Kind
-from ezpz.track.seen import EVERY, MOST_CHANGES
+from ezpz.track.identical_batches import batches_of_ranks, read_seen
+from ezpz.track.step_states import EVERY, MOST_CHANGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ezpz.track.batches import SeenByRun
-    from ezpz.track.run import Run
+    from ezpz.track.identical_batches import SeenByRun
+    from ezpz.track.run_reader import Run
 
 __all__ = ["Batches", "compare_seen", "is_rate_of_optimizer"]
 

@@ -12,8 +12,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ezpz.track.compare.kinds import Kind, kind_of
-from ezpz.track.facts import flatten
 from ezpz.track.names import words_of
+from ezpz.track.run_facts import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

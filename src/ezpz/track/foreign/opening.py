@@ -10,14 +10,14 @@ from ezpz.errors import UsageError
 from ezpz.track.foreign.plain_log import is_log, read_log
 from ezpz.track.foreign.tfevents import find_events, read_events
 from ezpz.track.foreign.wandb_offline import find_wandb, read_wandb
-from ezpz.track.run import Run, is_run, open_run
+from ezpz.track.run_reader import Run, is_run, open_run
 from ezpz.track.table import Table, gather
 
 if TYPE_CHECKING:
     import os
 
     from ezpz.track.foreign.reading import Reading
-    from ezpz.track.records import Row
+    from ezpz.track.journal_reader import Row
 
 
 class ForeignRun(Run):

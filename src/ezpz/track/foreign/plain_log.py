@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ezpz.track.records import Row
+    from ezpz.track.journal_reader import Row
 
 _STEPS = ("step", "global_step", "iter", "iteration", "it", "epoch")
 _LONGEST = 1 << 16  # bytes: no line of metrics is longer, and a file without newlines is no log

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ezpz.track.records import Row
+    from ezpz.track.journal_reader import Row
     from ezpz.track.values import Value
 
 

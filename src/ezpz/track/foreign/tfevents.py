@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ezpz.track.records import Row
+    from ezpz.track.journal_reader import Row
     from ezpz.track.values import Scalar
 
 

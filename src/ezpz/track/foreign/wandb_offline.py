@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ezpz.track.records import Row
+    from ezpz.track.journal_reader import Row
 
 _BLOCK, _HEAD = 32768, 7
 _WHOLE, _FIRST, _LAST = 1, 2, 4

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
 from ezpz.track.over_ranks.gathering import Child, Root, Task
-from ezpz.track.seen import BATCH
+from ezpz.track.step_states import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -90,7 +90,7 @@ class Across:
             self._rows.append((step, values, weight))
 
     def note(self, step: int, number: float) -> None:
-        """Take a number that stands for the batch of a step, before the row of that step (`ezpz.track.seen.packed`)."""
+        """Take a number that stands for the batch of a step, before the row of that step (`ezpz.track.step_states.packed`)."""
         if self._open:
             self._notes[step] = number
 

@@ -5,7 +5,7 @@
 
 ``held`` says of each step how many ranks' rows are in the record. ``batches``, where it is there, has for some steps 13
 hexadecimal digits of each rank, for its place among data-parallel ranks and the sum of its batch
-(`ezpz.track.seen.packed`), or ``-`` as often where these are not known.
+(`ezpz.track.step_states.packed`), or ``-`` as often where these are not known.
 
 Of each step: the mean and the standard deviation (of the population) of the ranks that recorded the key, in float64
 around their own centre; where all of them gave a weight, weighted by it, ``sum(w x) / sum(w)``. A rank of weight 0 does
@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ezpz.track.records import MOST_NUMBERS
-from ezpz.track.seen import BATCH, NO_BATCH
+from ezpz.track.journal_reader import MOST_NUMBERS
+from ezpz.track.step_states import BATCH, NO_BATCH
 from ezpz.track.values import encode
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.quantities import duration, number
-from ezpz.track.goodput import account, intervals, read_spans
+from ezpz.track.goodput_account import account, intervals, read_spans
 from ezpz.track.intervals import one_after_another
 from ezpz.track.launches import find_launch
 from ezpz.track.names import PARTS, is_step_time, part_of_step
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ezpz.track.intervals import Interval
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.series import Series
 
 _FEW = 40  # points up to which each gets a dot, so that a series of one can be seen

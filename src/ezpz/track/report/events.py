@@ -13,7 +13,7 @@ from ezpz.track.table import restarts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.series import Series
 
 _MOST = 200  # events that are listed

@@ -18,7 +18,7 @@ from ezpz.why.engine import says_more
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.series import Series
 
 _GIB = 2.0**30

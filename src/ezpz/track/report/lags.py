@@ -16,7 +16,7 @@ from ezpz.track.report.tables import Part
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
 
 _FILE = "arrivals.jsonl"  # `ezpz.watch.stragglers.launcher` writes it, and says what its fields are
 _ROWS, _COLUMNS = 64, 24  # at most; of more ranks the latest, of more windows each column is several

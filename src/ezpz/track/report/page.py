@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from ezpz.files import write_whole
 from ezpz.track.by_rank import counting_windows, lacking, loss_band, slowest_key, whole_step
-from ezpz.track.folder import now
 from ezpz.track.hardware import read_hardware
 from ezpz.track.names import group_names, unit
 from ezpz.track.report.charts import Axis, breakdown, goodput_chart, hosts_startup_chart, line_chart, startup_chart
@@ -27,7 +26,8 @@ from ezpz.track.report.markup import document, figure, shown, slug
 from ezpz.track.report.public import public_run
 from ezpz.track.report.svg import span
 from ezpz.track.report.tables import Part, facts_part, raw_part
-from ezpz.track.run import without_secrets
+from ezpz.track.run_folder import now
+from ezpz.track.run_reader import without_secrets
 from ezpz.track.series import numeric_series
 from ezpz.track.table import Table, restarts
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ezpz.track.report.markup import Chart
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.series import Series
 
 _POINTS = 4000  # stretches of steps that all lines together keep, so that 200 metrics make no huge page
@@ -56,7 +56,7 @@ def write_report(run: Run, path: Path | None = None, *, public: bool = False) ->
     """Write the report of a run, also of one that still runs or was killed.
 
     Args:
-        run: The run, from `ezpz.track.run.open_run`.
+        run: The run, from `ezpz.track.run_reader.open_run`.
         path: The file; otherwise ``report.html`` in the run's folder, of a public report ``report-public.html``.
         public: Leave out hosts, paths, users and arguments.
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from ezpz.records.run_record import RunRecord
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.table import Table
 
 _KEPT = ("schema", "state", "started", "ended", "seconds", "attempt", "timeline", "python", "git_commit")

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ezpz.quantities import number
-from ezpz.track.facts import flatten
 from ezpz.track.report.markup import shown
+from ezpz.track.run_facts import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
 
 _LONGEST = 2000  # characters of one value
 _MOST_ROWS = 2000

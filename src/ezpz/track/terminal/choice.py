@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.errors import EzpzError, UsageError, nearest
 from ezpz.track.named import is_run_word, newest_run, root, run_named, unknown
-from ezpz.track.run import open_run
+from ezpz.track.run_reader import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import TrackError
 from ezpz.files import open_regular
-from ezpz.track.blocks import STRETCH
+from ezpz.track.column_blocks import STRETCH
+from ezpz.track.journal_reader import LONGEST_LINE, no_line, parse
 from ezpz.track.names import is_counter
-from ezpz.track.records import LONGEST_LINE, no_line, parse
-from ezpz.track.run import Run, open_run
+from ezpz.track.recorded_rows import read_stored
+from ezpz.track.run_reader import Run, open_run
 from ezpz.track.series import Series
-from ezpz.track.stored import read_stored
 from ezpz.track.table import as_float, counted, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from ezpz.track.records import Row
-    from ezpz.track.stored import Stored
+    from ezpz.track.journal_reader import Row
+    from ezpz.track.recorded_rows import Stored
     from ezpz.track.table import Table
 
 _PIECE = 1 << 24  # bytes of a journal that are read at a time

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.quantities import duration
 from ezpz.track.hardware import newest_values
-from ezpz.track.run import seconds_taken
+from ezpz.track.run_reader import seconds_taken
 from ezpz.track.series import limits, ordered, stretch_means
 from ezpz.track.terminal.choice import listed, matching
 from ezpz.track.terminal.panels import arrange, drawing, lay_out
@@ -18,7 +18,7 @@ from ezpz.track.terminal.width import cleaned, columns, fit, to_ascii
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.series import Series
     from ezpz.track.terminal.follow import Live
     from ezpz.track.terminal.screen import Screen

@@ -21,7 +21,7 @@ from ezpz.track.terminal.width import cleaned, wrapped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.table import Table
     from ezpz.track.terminal.screen import Screen
 

@@ -24,7 +24,7 @@ from ezpz.track.terminal.width import centered, cleaned, columns, fit, to_ascii,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ezpz.track.records import Row
+    from ezpz.track.journal_reader import Row
     from ezpz.track.table import Table
     from ezpz.track.terminal.textplot import Drawing
 

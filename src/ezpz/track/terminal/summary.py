@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.quantities import duration
 from ezpz.tables import aligned
-from ezpz.track.run import seconds_taken
+from ezpz.track.run_reader import seconds_taken
 from ezpz.track.terminal.choice import choose
 from ezpz.track.terminal.width import cleaned, columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.table import Cells
 
 

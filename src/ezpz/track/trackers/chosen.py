@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError, did_you_mean
 from ezpz.files import close_to_others
-from ezpz.track.folder import state_after
+from ezpz.track.run_folder import state_after
 from ezpz.track.trackers.worker import Worker
 
 if TYPE_CHECKING:

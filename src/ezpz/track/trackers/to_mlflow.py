@@ -16,7 +16,7 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.files import make_closed_folder
-from ezpz.track.facts import flatten
+from ezpz.track.run_facts import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

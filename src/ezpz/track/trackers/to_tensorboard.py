@@ -22,9 +22,9 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.files import make_closed_folder, open_closed
-from ezpz.track.facts import flatten
 from ezpz.track.foreign.protobuf import put_bytes, put_double, put_float, put_int
 from ezpz.track.foreign.tfevents import frame
+from ezpz.track.run_facts import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ezpz.dist import weighting
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
-from ezpz.track.seen import BatchSeen, noted
+from ezpz.track.step_states import BatchSeen, noted
 from ezpz.train.data.checksum import sum_of
 from ezpz.train.data.place import Batch, Consumed, Cut, Slot, epoch_order, epoch_seed
 

@@ -1,8 +1,8 @@
 """Read what a run has recorded: the columns beside its journal, and the journal's own lines where these end.
 
-``metrics.columns`` replaces the journal as far as its sums agree (`ezpz.track.blocks`); the rest is read as JSON. A
-long journal without columns, such as those of older versions, gets them written beside it, where the folder may be
-written and no process writes the run. The thread of a journal that is being written adds a block for each MiB.
+``metrics.columns`` replaces the journal as far as its sums agree (`ezpz.track.column_blocks`); the rest is read as
+JSON. A long journal without columns, such as those of older versions, gets them written beside it, where the folder may
+be written and no process writes the run. The thread of a journal that is being written adds a block for each MiB.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from weakref import finalize
 
 from ezpz.errors import TrackError
 from ezpz.files import Replacement, open_closed, open_regular
-from ezpz.track.blocks import STRETCH, Block, Stretch, pack, read_blocks, sums_agree
-from ezpz.track.records import LONGEST_LINE, is_full, no_line, parse, read_stretch, tell_passed_over
+from ezpz.track.column_blocks import STRETCH, Block, Stretch, pack, read_blocks, sums_agree
+from ezpz.track.journal_reader import LONGEST_LINE, is_full, no_line, parse, read_stretch, tell_passed_over
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from ezpz.track.records import Row
+    from ezpz.track.journal_reader import Row
 
 COLUMNS = "metrics.columns"
 _SHARE = 0.5  # seconds of each second that the columns of a running run may take

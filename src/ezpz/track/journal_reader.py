@@ -11,7 +11,7 @@
 of record: absent for a row of metrics; ``late`` for values of an earlier row of the same step, which lay on a device
 until then; ``ranks`` for a window of steps over all ranks (`ezpz.track.over_ranks.across`); ``sections`` for the
 seconds that rank 0 spent in sections (`ezpz.section`) since the last such record, by name; ``seen`` for sums of batches
-and random generators, and settings that changed (`ezpz.track.seen`); others may come and are passed over. A
+and random generators, and settings that changed (`ezpz.track.step_states`); others may come and are passed over. A
 line that a crash tore, or that somebody else wrote, is no record; readers pass over it. One process writes a journal;
 it is only ever appended to.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any, TypedDict
 
-    from ezpz.track.blocks import Stretch
+    from ezpz.track.column_blocks import Stretch
 
     class Row(TypedDict):
         """One line of a journal, decoded; ``a`` and ``k`` are filled in where the line leaves them out."""

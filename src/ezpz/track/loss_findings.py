@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ezpz.track.batches import batch_findings
 from ezpz.track.by_rank import counting_windows
+from ezpz.track.identical_batches import batch_findings
 from ezpz.track.names import is_learning_rate, is_loss, is_loss_term, is_validation, words_of
 from ezpz.track.series import series_of
 from ezpz.track.values import decode, encode
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ezpz.track.at_end import End
-    from ezpz.track.records import Row
-    from ezpz.track.run import Run
+    from ezpz.track.journal_reader import Row
+    from ezpz.track.run_reader import Run
 
 __all__ = ["curve_findings", "note_findings"]
 
@@ -52,8 +52,8 @@ def curve_findings(run: Run) -> list[dict[str, Any]]:
 
     Returns:
         Objects as ``findings`` of ``run.json`` has them (docs/why.md): ``kind`` (``non-finite-loss``, ``loss-spike``,
-        ``loss-still``; ``same-batches`` of `ezpz.track.batches`), ``key``, ``rank`` (None where all ranks have it
-        alike), ``step``, ``value``, and ``text`` for
+        ``loss-still``; ``same-batches`` of `ezpz.track.identical_batches`), ``key``, ``rank`` (None where all ranks
+        have it alike), ``step``, ``value``, and ``text`` for
         people, in the order of steps. Values that are not finite are text, as in the journal.
     """
     keys = [key for key, cells in run.table.cells.items() if cells.are_numbers and _is_curve(key)]

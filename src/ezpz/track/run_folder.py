@@ -173,7 +173,7 @@ class RunFile:
     def __init__(self, folder: Path, name: str, facts: Mapping[str, object]) -> None:
         self.path = folder / "run.json"
         self._text = "{}\n"  # as it was written last
-        from ezpz.track.facts import began  # who only reads does without what it loads
+        from ezpz.track.run_facts import began  # who only reads does without what it loads
 
         self._began = time()
         self._earlier = self._read_earlier()

@@ -1,6 +1,7 @@
 """Read a run folder back: facts, rows and state, also of a run that still writes or was killed.
 
-Nothing here loads torch, takes a lock or writes, except the columns that a long journal lacks (`ezpz.track.stored`).
+Nothing here loads torch, takes a lock or writes, except the columns that a long journal lacks
+(`ezpz.track.recorded_rows`).
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from ezpz.errors import UsageError
 from ezpz.files import refuse_unreadable
 from ezpz.records.run_record import RunRecord
 from ezpz.redact import redact_config, redact_text
-from ezpz.track.folder import read_record
 from ezpz.track.launches import failed_elsewhere, launch_cause
+from ezpz.track.run_folder import read_record
 from ezpz.track.writer_lock import is_held
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from typing import Any
 
-    from ezpz.track.records import Row
-    from ezpz.track.stored import Stored
+    from ezpz.track.journal_reader import Row
+    from ezpz.track.recorded_rows import Stored
     from ezpz.track.table import Table
 
 
@@ -80,7 +81,7 @@ class Run:
     @cached_property
     def stored(self) -> Stored:
         """What was recorded until this was first asked for."""
-        from ezpz.track.stored import read_stored
+        from ezpz.track.recorded_rows import read_stored
 
         return read_stored(str(self.folder), self.may_be_written)
 

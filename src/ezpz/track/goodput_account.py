@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
     from ezpz.track.table import Table
 
 # name: what it holds, in the order in which they are shown; sections of other names stand before the last three.
@@ -486,7 +486,7 @@ def _without_overlaps(spans: list[Span]) -> list[Span]:
 
 def _read_sections(run: Run) -> list[tuple[int, int, float, dict[str, float]]]:
     """Return ``(attempt, step, when, {name: seconds})`` of the journal's records of sections."""
-    from ezpz.track.records import iter_kind
+    from ezpz.track.journal_reader import iter_kind
 
     found = []
     for row in iter_kind(run.folder / "metrics.jsonl", "sections"):

@@ -296,7 +296,7 @@ class OlderCalls:
 
     def _run(self) -> Any:
         assert self._writer is not None
-        from ezpz.track.run import open_run
+        from ezpz.track.run_reader import open_run
 
         return open_run(self._writer.folder)
 

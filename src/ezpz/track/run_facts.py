@@ -1,6 +1,6 @@
 """Collect facts about a run when it starts: arguments, versions, host, ranks, commit, launch, without secrets.
 
-Reads, besides what `ezpz.track.facts` says: EZPZ_LAUNCH_CMD EZPZ_LAUNCH_ID EZPZ_HOSTS EZPZ_SCHEDULER EZPZ_JOBID
+Reads, besides what `ezpz.track.run_facts` says: EZPZ_LAUNCH_CMD EZPZ_LAUNCH_ID EZPZ_HOSTS EZPZ_SCHEDULER EZPZ_JOBID
 EZPZ_CHAIN.
 """
 

@@ -1,7 +1,7 @@
 """Read what steps saw from a run's journal, and find data-parallel ranks that train on identical batches.
 
-`ezpz.track.seen` writes it: sums of rank 0's batches of all steps, of every rank those of every 50th step and of the
-first three, sums of random generators, and settings that changed.
+`ezpz.track.step_states` writes it: sums of rank 0's batches of all steps, of every rank those of every 50th step and of
+the first three, sums of random generators, and settings that changed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ezpz.records.journal_lines import SeenBySteps
-from ezpz.track.records import iter_kind
-from ezpz.track.seen import NO_BATCH, UNKNOWN, unpacked
+from ezpz.track.journal_reader import iter_kind
+from ezpz.track.step_states import NO_BATCH, UNKNOWN, unpacked
 
 if TYPE_CHECKING:
-    from ezpz.track.run import Run
+    from ezpz.track.run_reader import Run
 
 __all__ = ["SeenByRun", "batch_findings", "read_seen"]
 

@@ -1,7 +1,7 @@
 """Write a journal: one row is one JSON line is one ``write``, so that a killed process loses nothing.
 
 Rows that cannot be written, because the disk is full, wait in memory until there is space again.
-`ezpz.track.records` describes its format.
+`ezpz.track.journal_reader` describes its format.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ezpz.errors import TrackError, UsageError
 from ezpz.files import make_closed_folder, open_regular
 from ezpz.log import get_logger
 from ezpz.track.guard import guarded
-from ezpz.track.records import VERSION, last_row
-from ezpz.track.stored import Columns
+from ezpz.track.journal_reader import VERSION, last_row
+from ezpz.track.open_file_path import copy_whole, free_folders, is_at, path_of
+from ezpz.track.recorded_rows import Columns
 from ezpz.track.values import Value, encode
-from ezpz.track.whereabouts import copy_whole, free_folders, is_at, path_of
 from ezpz.track.writer_lock import hold
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Journal:
         self._append(step, "sections", {name: round(taken, 6) for name, taken in seconds.items()})
 
     def write_seen(self, step: int, content: Mapping[str, object]) -> None:
-        """Append what steps up to this one saw, as `ezpz.track.seen` hands it over: JSON already."""
+        """Append what steps up to this one saw, as `ezpz.track.step_states` hands it over: JSON already."""
         self._append(step, "seen", content)
 
     def _append(self, step: int, kind: str, content: Mapping[str, object]) -> None:
