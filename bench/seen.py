@@ -12,9 +12,9 @@ import time
 import torch
 from torch import nn
 
-from ezpz.track.effective import LiveSettings, generator_sums
 from ezpz.track.step_states import EVERY, BatchSeen, Keeper, Seen
 from ezpz.train.data.checksum import sum_of
+from ezpz.view.effective import LiveSettings, generator_sums
 
 TURNS, CALLS = 15, 300
 BATCHES = {

@@ -42,7 +42,7 @@ def handing_over(names):
     """What handing rows to trackers adds to an update, while their threads work."""
 
     def make(folder):
-        from ezpz.track.trackers import About, Trackers
+        from ezpz.view.trackers import About, Trackers
 
         trackers = Trackers(names, About("bench", Path(folder), {}, {}, "now"))
         time.sleep(8)  # their libraries are imported

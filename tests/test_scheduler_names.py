@@ -33,7 +33,7 @@ FLAVOURS_OWN = {
     **{f"launch/flavours/{name}.py": "its own file" for name in FLAVOURS},
     **{f"cluster/{name}.py": "the launcher that a scheduler's jobs bring" for name in SCHEDULERS},
     "ranks.py": "a family of variables may be called as a flavour",
-    "track/compare/settings.py": "sections of a run's settings, which share the word",
+    "view/compare/setting_differences.py": "sections of a run's settings, which share the word",
 }
 COMMON = {"local"}  # a word of many meanings: it is compared nowhere but with LOCAL, which `test_plan` covers
 

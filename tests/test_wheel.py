@@ -18,7 +18,7 @@ from lab.require import require
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 NOBODY = 65534
 NEEDED = (  # what people use who have no checkout
-    *("ezpz/bin/utils.sh", "ezpz/cluster/sites.toml", "ezpz/py.typed", "ezpz/track/report/style.css"),
+    *("ezpz/bin/utils.sh", "ezpz/cluster/sites.toml", "ezpz/py.typed", "ezpz/view/report/style.css"),
     "ezpz/cli/starters/train.py",
     *("ezpz/examples/minimal.py", "ezpz/examples/jobs/generic.slurm", "ezpz/examples/jobs/aurora.pbs"),
     "ezpz/examples/jobs/train_configs/debug_model.toml",

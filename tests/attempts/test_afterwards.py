@@ -4,8 +4,8 @@ import json
 
 from ezpz.records.launch_record import Failure
 from ezpz.track.launches import find_launch, launch_cause
-from ezpz.track.report import build_page
 from ezpz.track.run_reader import open_run
+from ezpz.view.report import build_page
 
 
 def test_each_attempt_is_found_by_its_own_id_with_its_cause_and_its_decision(tmp_path, monkeypatch):

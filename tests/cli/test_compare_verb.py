@@ -10,7 +10,7 @@ import pytest
 
 import ezpz
 from ezpz.cli.compare import main
-from ezpz.track.compare.output import save_picture
+from ezpz.view.compare.comparison_output import save_picture
 
 SRC = str(Path(ezpz.__file__).parents[1])
 VERB = "import sys; from ezpz.cli.compare import main; code = main(sys.argv[1:])"
@@ -125,7 +125,7 @@ def test_torn_lines_are_told_on_stderr_and_leave_json_whole(two, tmp_path, capsy
 def test_a_picture_is_drawn_where_it_is_asked_for_and_nowhere_else(two, tmp_path, monkeypatch, capsys):
     drawn = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ezpz.track.pictures.save_overlay", lambda *a, **k: drawn.append((a, k)), raising=False)
+    monkeypatch.setattr("ezpz.view.pictures.save_overlay", lambda *a, **k: drawn.append((a, k)), raising=False)
     main(list(two))
     assert not drawn
     assert not (tmp_path / "outputs").exists()
@@ -143,7 +143,7 @@ def test_a_picture_that_fails_costs_a_warning_and_not_the_verdict(two, tmp_path,
     def fail(*_, **__):
         raise RuntimeError("no fonts")
 
-    monkeypatch.setattr("ezpz.track.pictures.save_overlay", fail, raising=False)
+    monkeypatch.setattr("ezpz.view.pictures.save_overlay", fail, raising=False)
     assert main([*two, "-o", str(tmp_path / "p")]) == 1
     told = capsys.readouterr()
     assert "no fonts" in told.err

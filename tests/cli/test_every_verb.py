@@ -57,9 +57,14 @@ CODES = {0, 1, 2, 125}
 ID = "5f3a90c2d1e84b70"  # in place of every launch's
 NOTHING = "no job and no launch of yours waits, runs or ended within a day"  # of `ezpz status`
 HEAVY = (  # what verbs import when they run: once, in front of all forks
-    *("ezpz.track.report", "ezpz.track.dataset", "ezpz.track.terminal.runplot", "ezpz.track.terminal.frame"),
-    *("ezpz.track.terminal.follow", "ezpz.track.compare.comparison", "ezpz.track.compare.output", "ezpz.cli.goodput"),
-    *("ezpz.track.foreign.opening", "ezpz.launch.host.process_tree"),
+    *("ezpz.view.report", "ezpz.track.dataset", "ezpz.view.terminal.runplot", "ezpz.view.terminal.frame"),
+    *(
+        "ezpz.view.terminal.follow",
+        "ezpz.view.compare.comparison",
+        "ezpz.view.compare.comparison_output",
+        "ezpz.cli.goodput",
+    ),
+    *("ezpz.view.foreign.opening", "ezpz.launch.host.process_tree"),
 )
 # A run died where its launch failed, was lost, or has ended and could not say why.
 ALIKE = {"failed": "died", "lost": "died", "ended": "died"}

@@ -147,17 +147,17 @@ def test_without_a_place_for_the_key_a_page_is_made_each_time(tmp_path, capsys, 
 
 
 def test_where_the_run_cannot_be_written_the_page_lies_elsewhere(tmp_path, capsys, monkeypatch):
-    import ezpz.track.report
+    import ezpz.view.report
 
     folder = write_run(tmp_path / "run", {"loss": [2.0, 1.0]})
-    write = ezpz.track.report.write_report
+    write = ezpz.view.report.write_report
 
     def refuse(run, path=None, **more):
         if path is None:
             raise PermissionError(13, "Permission denied")
         return write(run, path, **more)
 
-    monkeypatch.setattr(ezpz.track.report, "write_report", refuse)
+    monkeypatch.setattr(ezpz.view.report, "write_report", refuse)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()

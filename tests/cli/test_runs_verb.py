@@ -13,8 +13,8 @@ import ezpz
 from ezpz.cli.open import main as open_report
 from ezpz.cli.running import age
 from ezpz.cli.runs import glance, main
-from ezpz.track.report import build_page
 from ezpz.track.run_reader import open_run
+from ezpz.view.report import build_page
 
 SRC = str(Path(ezpz.__file__).parents[1])
 

@@ -12,8 +12,8 @@ import termios
 import pytest
 from runs_on_disk import write_run
 
-from ezpz.track.terminal.follow import Followed
-from ezpz.track.terminal.frame import log_line
+from ezpz.view.terminal.follow import Followed
+from ezpz.view.terminal.frame import log_line
 
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -31,7 +31,7 @@ from ezpz.errors import EzpzError
 from ezpz.launch import hostfile
 from ezpz.launch.decision import raised
 from ezpz.redact import redact_argv, redact_text
-from ezpz.track.foreign import plain_log, start_times
+from ezpz.view.foreign import plain_log, start_times
 from ezpz.visible import visible
 from ezpz.why import last_words
 from ezpz.why.ends import raised_in
@@ -67,7 +67,7 @@ MADE = {
     ("redact.py", "form"): [f"(?s){form}" for _, form in (*redact._FORMS, *redact._MARKED_FORMS)],  # all that are tried
     ("redact.py", "_MARKED"): [redact._MARKED],
     ("redact.py", "f'(?<![A-Za-z0-9]){word}(?![A-Za-z0-9])'"): [r"(?<![A-Za-z0-9])hunter(?![A-Za-z0-9])"],
-    ("track/report/public.py", "f'(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])'"): [
+    ("view/report/public.py", "f'(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])'"): [
         r"(?i)(?<![A-Za-z0-9])(?:node01|node0|me)(?![A-Za-z0-9])"
     ],
 }

@@ -1,7 +1,7 @@
 """Small real networks trained on the CPU under a real `History`, for the tests of ``ezpz compare``.
 
 One process trains all of them: importing torch costs more than a run. ``train`` writes a run folder as a trainer would,
-and says in ``effective`` what the live objects hold, in the format of ``ezpz.track.effective``.
+and says in ``effective`` what the live objects hold, in the format of ``ezpz.view.effective``.
 """
 
 import hashlib
@@ -114,7 +114,7 @@ def loss_of(recipe, model, inputs, targets):
 
 
 def effective(recipe, model, optimizer):
-    """Return what live objects say, as ``ezpz.track.effective`` writes it."""
+    """Return what live objects say, as ``ezpz.view.effective`` writes it."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
     total = sum((value.detach().double() * (1 + value.detach().double())).sum().item() for value in model.parameters())
     schedule = {str(step): recipe.lr * factor(recipe, step) for step in (0, 1, 45, 225, 449)}

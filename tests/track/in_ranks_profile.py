@@ -16,8 +16,8 @@ from torch import nn
 
 import ezpz
 from ezpz.track import history as history_module
-from ezpz.track.effective import describe
 from ezpz.track.profiles.profiling import profile
+from ezpz.view.effective import describe
 
 FOLDER = Path(os.environ["EZPZ_TEST_FOLDER"])
 

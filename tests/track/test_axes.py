@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ezpz.track.axes import compacted, log_ticks, nice_ticks, shortened, step_ticks
+from ezpz.view.axes import compacted, log_ticks, nice_ticks, shortened, step_ticks
 
 
 def test_ticks_are_round_and_their_labels_alike():

@@ -10,10 +10,10 @@ import pytest
 from folders import environ
 
 from ezpz.track import History
-from ezpz.track.card import card, resume_words
 from ezpz.track.run_reader import open_run
-from ezpz.track.run_summary import accuracies
-from ezpz.track.terminal.screen import Screen
+from ezpz.view.card import card, resume_words
+from ezpz.view.run_summary import accuracies
+from ezpz.view.terminal.screen import Screen
 
 NORMAL, WIDE, NARROW, PLAIN = Screen(80), Screen(200), Screen(40), Screen(80, ascii_only=True)
 
@@ -104,8 +104,8 @@ def test_a_run_that_was_started_again_counts_its_new_steps():
 def test_card_report_and_list_tell_the_same_speed(capsys):
     """The first step, which pays for what is done once, is in none of them; nor are the last 20 alone."""
     from ezpz.cli.runs import glance
-    from ezpz.track.report.head import cards
     from ezpz.track.series import numeric_series
+    from ezpz.view.report.head import cards
 
     rates = [1.0, *[100.0] * 60, *[400.0] * 40]
     title, shown = recorded([{"loss": 1.0, "dt": 1 / rate, "sps": rate} for rate in rates])

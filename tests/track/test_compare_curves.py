@@ -7,10 +7,10 @@ import pytest
 from folders import leave_run
 
 from ezpz.errors import UsageError
-from ezpz.track.compare.comparison import compare_runs
-from ezpz.track.compare.curves import Pair
-from ezpz.track.compare.divergence import Tolerance, measure, tolerance, window_of
 from ezpz.track.values import encode
+from ezpz.view.compare.comparison import compare_runs
+from ezpz.view.compare.divergence import Tolerance, measure, tolerance, window_of
+from ezpz.view.compare.paired_curves import Pair
 
 NOISE = np.random.default_rng(0)
 STEPS = 400

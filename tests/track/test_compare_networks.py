@@ -10,8 +10,8 @@ import pytest
 from folders import environ
 
 from ezpz.cli.compare import main
-from ezpz.track.compare.comparison import compare_runs
 from ezpz.track.run_reader import open_run
+from ezpz.view.compare.comparison import compare_runs
 
 HERE = Path(__file__).parent
 # The small one keeps the promise in every run; `make learn` trains the other two as well.

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from folders import leave_run
 
-from ezpz.track.compare.comparison import compare_runs
-from ezpz.track.compare.output import as_object, render
-from ezpz.track.compare.seen import compare_seen
 from ezpz.track.run_reader import open_run
 from ezpz.track.step_states import BatchSeen, Keeper, Seen
+from ezpz.view.compare.comparison import compare_runs
+from ezpz.view.compare.comparison_output import as_object, render
+from ezpz.view.compare.step_differences import compare_seen
 from lab import process
 
 STEPS = 400

@@ -1,9 +1,9 @@
 """What two runs have set differently: kinds by name, order, and what is material."""
 
 from ezpz.records.run_record import RunRecord
-from ezpz.track.compare.differences import change_of, differences, folded, same, shorten
-from ezpz.track.compare.kinds import Kind, kind_of
-from ezpz.track.compare.settings import why_not
+from ezpz.view.compare.differences import change_of, differences, folded, same, shorten
+from ezpz.view.compare.kinds_of_settings import Kind, kind_of
+from ezpz.view.compare.setting_differences import why_not
 
 KINDS = {
     Kind.STOCHASTIC: "hidden-dropout model.attn_pdrop drop_path_rate",

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  # after the check that torch is there
 from torch.optim import lr_scheduler as schedulers  # noqa: E402  # as above
 
-from ezpz.track.effective import describe  # noqa: E402  # as above
+from ezpz.view.effective import describe  # noqa: E402  # as above
 
 
 @pytest.fixture(autouse=True)
@@ -348,7 +348,7 @@ def test_torch_is_not_loaded_for_it(run_python):
     code = """
 import sys
 from types import SimpleNamespace
-from ezpz.track.effective import describe
+from ezpz.view.effective import describe
 optimizer = SimpleNamespace(param_groups=[{"params": [], "lr": 0.1}])
 print(describe(SimpleNamespace(dropout=0.1), optimizer, SimpleNamespace(gamma=0.5)))
 assert "torch" not in sys.modules and "numpy" not in sys.modules

@@ -25,7 +25,7 @@ def watch(event, args):
         seen.append((str(args[1]).partition("out/")[2], sorted(HEAVY & set(sys.modules))))
 sys.addaudithook(watch)
 
-from ezpz.track import plots
+from ezpz.view import plots
 figures, make = [], plots.Pictures  # each has one figure, for all that it draws
 plots.Pictures = lambda *a, **k: figures.append(1) or make(*a, **k)
 from ezpz.track import recorded_rows as stored
@@ -62,7 +62,7 @@ def test_data_come_first_then_the_report_then_texts_then_six_pictures(run_python
 def test_a_kill_among_the_drawings_finds_data_and_report_complete(run_python, tmp_path, last):
     killed = f"""
 import os, signal
-from ezpz.track import plots
+from ezpz.view import plots
 plots.{last} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 history.finalize(show=False)
 """
@@ -145,11 +145,14 @@ BROKEN = {
 WITH_A_BROKEN_PART = """
 import logging, sys
 from ezpz import track
-from ezpz.track import card, dataset, dispatch, history, plots, report, speed, writer
+from ezpz.track import dataset, dispatch, history, speed, writer
+from ezpz.view import card
+from ezpz.view import plots
+from ezpz.view import report
 from ezpz.track import loss_findings as curves
 from ezpz.track import step_states as seen
 from ezpz.track import recorded_rows as stored
-from ezpz.track.trackers import chosen
+from ezpz.view.trackers import chosen
 def broken(*_, **__):
     raise ArithmeticError("no luck today")
 screen = sys.stdout

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ezpz.errors import UsageError
-from ezpz.track.foreign import open_foreign
-from ezpz.track.foreign.protobuf import parse, put_bytes, put_double, put_int
-from ezpz.track.foreign.tfevents import frame
+from ezpz.view.foreign import open_foreign
+from ezpz.view.foreign.protobuf import parse, put_bytes, put_double, put_int
+from ezpz.view.foreign.tfevents import frame
 
 RECORDED = Path(__file__).with_name("recorded")
 WANDB = next((RECORDED / "wandb").glob("*/run-abc123.wandb"))
@@ -186,6 +186,6 @@ def test_bytes_that_are_no_message_are_told(subtests):
 @pytest.mark.slow
 def test_reading_loads_none_of_the_libraries(run_python):
     names = ("wandb", "tensorboard", "google.protobuf", "torch", "numpy", "yaml")
-    code = f"import sys\nfrom ezpz.track.foreign import open_foreign\nopen_foreign({str(RECORDED / 'wandb')!r})\n"
+    code = f"import sys\nfrom ezpz.view.foreign import open_foreign\nopen_foreign({str(RECORDED / 'wandb')!r})\n"
     code += f"open_foreign({str(RECORDED / 'torch')!r})\nprint([n for n in {names} if n in sys.modules])"
     assert run_python(code).stdout == b"[]\n", sys.version

@@ -6,8 +6,8 @@ from datetime import datetime
 import pytest
 
 from ezpz.errors import UsageError
-from ezpz.track.foreign import open_foreign
-from ezpz.track.foreign.plain_log import parse_line
+from ezpz.view.foreign import open_foreign
+from ezpz.view.foreign.plain_log import parse_line
 
 LINES = [
     ("iter=3 loss=0.123456 dt=0.001", (3, {"loss": 0.123456, "dt": 0.001})),

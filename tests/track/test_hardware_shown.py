@@ -10,10 +10,10 @@ from test_report import Page, check, ordinary, write_run
 
 from ezpz.fields import replace
 from ezpz.records.hardware_record import HardwareRow, HardwareSummary
-from ezpz.track.hardware import newest_values, per_joule, read_hardware
-from ezpz.track.report import build_page
-from ezpz.track.report.hardware import hardware_map
 from ezpz.track.run_reader import open_run
+from ezpz.view.hardware_rows import newest_values, per_joule, read_hardware
+from ezpz.view.report import build_page
+from ezpz.view.report.hardware_charts import hardware_map
 
 
 def sampled(folder, *, hosts=2, devices=4, rows=40, end=1795190000.0):

@@ -8,9 +8,9 @@ from ezpz.errors import TrackError, UsageError
 from ezpz.track.by_rank import counting_windows, loss_band, matrix, rank_keys, statistic
 from ezpz.track.distribution import Histogram
 from ezpz.track.table import gather
-from ezpz.track.terminal.strips import draw_histograms, draw_ranks, histogram_keys, strip
-from ezpz.track.terminal.textplot import Drawing
-from ezpz.track.terminal.width import columns
+from ezpz.view.terminal.strips import draw_histograms, draw_ranks, histogram_keys, strip
+from ezpz.view.terminal.textplot import Drawing
+from ezpz.view.terminal.width import columns
 
 
 def window(steps, ranks, *, key="dt", attempt=1):

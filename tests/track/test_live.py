@@ -5,9 +5,9 @@ import pytest
 from ezpz.quantities import duration
 from ezpz.track import recorded_rows
 from ezpz.track.run_reader import Run
-from ezpz.track.terminal import follow
-from ezpz.track.terminal.follow import Followed, Live
-from ezpz.track.terminal.summary import headline
+from ezpz.view.terminal import follow
+from ezpz.view.terminal.follow import Followed, Live
+from ezpz.view.terminal.run_lines import headline
 
 
 def row(step, metrics, *, kind="", attempt=1, time=None):

@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from ezpz.track import History  # noqa: E402
-from ezpz.track.effective import LiveSettings, generator_sums  # noqa: E402
 from ezpz.track.identical_batches import read_seen  # noqa: E402
 from ezpz.track.run_reader import open_run  # noqa: E402
+from ezpz.view.effective import LiveSettings, generator_sums  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

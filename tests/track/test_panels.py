@@ -3,10 +3,10 @@ import itertools
 import numpy as np
 from test_series import series
 
-from ezpz.track.terminal.panels import arrange, drawing, height_for, lay_out
-from ezpz.track.terminal.screen import Screen
-from ezpz.track.terminal.textplot import draw
-from ezpz.track.terminal.width import columns
+from ezpz.view.terminal.panels import arrange, drawing, height_for, lay_out
+from ezpz.view.terminal.screen import Screen
+from ezpz.view.terminal.textplot import draw
+from ezpz.view.terminal.width import columns
 
 
 def test_plots_stand_side_by_side_where_there_is_room_and_fit_the_terminal():

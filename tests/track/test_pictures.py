@@ -6,8 +6,8 @@ import pytest
 from test_series import series
 from test_textplot import SHAPES
 
-from ezpz.track.pictures import Pictures, save_heat_map, save_overlay
 from ezpz.track.series import Series, stretch_means
+from ezpz.view.pictures import Pictures, save_heat_map, save_overlay
 
 STAMP = "2026-11-20-162001"
 

@@ -4,7 +4,7 @@ import pytest
 
 from ezpz.errors import UsageError
 from ezpz.track.named import folder_of, newest_run
-from ezpz.track.terminal.choice import choose, listed, matching, sorted_out
+from ezpz.view.terminal.metric_choice import choose, listed, matching, sorted_out
 
 NAMES = ["train/loss", "val/loss", "dt", "dtf", "grad_norm"]
 

@@ -1,8 +1,8 @@
 import pytest
 from test_series import series
 
-from ezpz.track import plots
-from ezpz.track.plots import draw_all, file_stem, seen_first, that_matter
+from ezpz.view import plots
+from ezpz.view.plots import draw_all, file_stem, seen_first, that_matter
 
 STAMP = "2026-11-20-162001"
 

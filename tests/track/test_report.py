@@ -11,12 +11,12 @@ from folders import leave_run
 from test_textplot import SHAPES
 
 from ezpz.quantities import duration, number
-from ezpz.track.report import build_page, write_report
-from ezpz.track.report.charts import hosts_startup_chart
-from ezpz.track.report.heat import gray_png
 from ezpz.track.run_reader import open_run
 from ezpz.track.series import Series
 from ezpz.track.values import encode
+from ezpz.view.report import build_page, write_report
+from ezpz.view.report.charts import hosts_startup_chart
+from ezpz.view.report.heat import gray_png
 
 HOSTILE = [
     "</script><script>window.hacked=1</script>",
@@ -439,7 +439,7 @@ assert not heavy, heavy
 
 def test_labels_of_long_numbers_have_room_beside_the_plot():
     """Of 100,000,200 and 100,000,400 both would be 100M; as they are they need more room than 0.2."""
-    from ezpz.track.report.charts import Axis, line_chart
+    from ezpz.view.report.charts import Axis, line_chart
 
     def chart(values):
         return line_chart("seen", [Series("seen", np.arange(3.0), np.array(values))], Axis((0.0, 2.0), [], 40))

@@ -6,7 +6,7 @@ import re
 import pytest
 from test_report import HOSTILE, ordinary_run, window, write_run
 
-from ezpz.track.report import build_page, write_report
+from ezpz.view.report import build_page, write_report
 from lab import process
 
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from ezpz.track.report import lags
-from ezpz.track.report.lags import lags_part
 from ezpz.track.run_reader import open_run
+from ezpz.view.report import lags
+from ezpz.view.report.lags import lags_part
 
 LAUNCH = "5f3a90c2"
 

@@ -16,11 +16,11 @@ from ezpz.fields import as_far_as_it_fits
 from ezpz.quantities import duration
 from ezpz.records.journal_lines import JournalRow
 from ezpz.records.run_record import RunRecord
-from ezpz.track.report.head import header
 from ezpz.track.run_reader import is_run, open_run, seconds_taken
 from ezpz.track.table import counted, gather
-from ezpz.track.terminal.summary import headline
 from ezpz.track.writer_lock import birth, hold
+from ezpz.view.report.head import header
+from ezpz.view.terminal.run_lines import headline
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import datetime as dt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ezpz.track.foreign.start_times import read_start_times
+from ezpz.view.foreign.start_times import read_start_times
 
 TABLE = """
 Some words | with a bar.

@@ -5,7 +5,16 @@ import time
 import pytest
 
 from ezpz.records.launch_record import LaunchRecord
-from ezpz.track.startup import GROUPS, STAGES, Startup, changes, delays, host_intervals, latest_hosts, read_startup
+from ezpz.view.startup_stages import (
+    GROUPS,
+    STAGES,
+    Startup,
+    changes,
+    delays,
+    host_intervals,
+    latest_hosts,
+    read_startup,
+)
 
 NAMES = [stage.name for stage in STAGES if stage.name != "shim"]
 TYPICAL = dict(zip(NAMES, (0.5, 0.1, 0.4, 3.5, 0.1, 0.2, 1.0, 0.3, 0.8, 0.2), strict=True))

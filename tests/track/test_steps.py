@@ -8,11 +8,11 @@ from folders import leave_run
 
 from ezpz.cli.runs import glance
 from ezpz.track import History
-from ezpz.track.card import card
 from ezpz.track.goodput_account import account, read_spans
-from ezpz.track.report.head import header
 from ezpz.track.run_reader import open_run
-from ezpz.track.terminal.screen import Screen
+from ezpz.view.card import card
+from ezpz.view.report.head import header
+from ezpz.view.terminal.screen import Screen
 
 
 def rows_of(steps, each, *after, every=40, evaluation=({"eval/loss": 0.5},)):

@@ -15,8 +15,8 @@ from folders import environ
 from ezpz.track import read_journal
 from ezpz.track.dataset import export_run
 from ezpz.track.lazy_dataset import open_dataset
-from ezpz.track.plots import draw_run
 from ezpz.track.run_reader import open_run
+from ezpz.view.plots import draw_run
 from lab.process import wait_until
 
 MOMENTS = 25

@@ -9,7 +9,7 @@ from folders import environ
 
 from ezpz.errors import TrackError
 from ezpz.track.journal_writer import Journal
-from ezpz.track.terminal.follow import Tail
+from ezpz.view.terminal.follow import Tail
 
 
 def line(step, **metrics):

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from test_series import series
 
-from ezpz.track.terminal.textplot import HEIGHT, WIDTH, Drawing, draw, render, save_text
-from ezpz.track.terminal.width import columns
+from ezpz.view.terminal.textplot import HEIGHT, WIDTH, Drawing, draw, render, save_text
+from ezpz.view.terminal.width import columns
 
 STAMP = "2026-11-20-162001"
 
@@ -186,7 +186,7 @@ def test_the_saved_file_is_utf8_with_plain_line_ends(tmp_path):
 SAVE = """
 import numpy as np
 from ezpz.track.series import Series
-from ezpz.track.terminal.textplot import save_text
+from ezpz.view.terminal.textplot import save_text
 from pathlib import Path
 save_text(Path("loss.txt"), Series("loss", np.arange(100.0), np.exp(-np.arange(100) / 30)), "2026-11-20-162001")
 """

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from ezpz.track.foreign import open_foreign
-from ezpz.track.foreign.tfevents import crc32c
-from ezpz.track.trackers import About, Trackers
+from ezpz.view.foreign import open_foreign
+from ezpz.view.foreign.tfevents import crc32c
+from ezpz.view.trackers import About, Trackers
 
 
 class Histogram(NamedTuple):

@@ -11,8 +11,8 @@ import pytest
 from folders import environ
 
 from ezpz.errors import UsageError
-from ezpz.track.trackers import About, Trackers
-from ezpz.track.trackers import worker as worker_module
+from ezpz.view.trackers import About, Trackers
+from ezpz.view.trackers import worker as worker_module
 
 
 class Kept:
@@ -167,7 +167,7 @@ HANGS = """
 import sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from ezpz.track.trackers import About, Trackers
+from ezpz.view.trackers import About, Trackers
 
 class Bad:
     name = "bad"

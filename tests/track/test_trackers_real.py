@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.track.foreign import open_foreign
+from ezpz.view.foreign import open_foreign
 from lab.require import require
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +18,7 @@ COPY = """
 import json, math, sys
 from pathlib import Path
 from typing import NamedTuple
-from ezpz.track.trackers import About, Trackers
+from ezpz.view.trackers import About, Trackers
 
 class Histogram(NamedTuple):
     counts: list
@@ -123,7 +123,7 @@ def test_wandb_keeps_no_argument_that_is_a_secret(tmp_path):
     secret = "Zq7Xw2Lp9Rt4Vb6Nm1Kc"
     code = """
 from pathlib import Path
-from ezpz.track.trackers import About, Trackers
+from ezpz.view.trackers import About, Trackers
 trackers = Trackers("wandb", About("train", Path("out"), {"lr": 0.1}, {}, "stamp"))
 trackers.log(0, {"loss": 1.0})
 trackers.finish("finished")

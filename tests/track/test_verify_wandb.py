@@ -6,7 +6,7 @@ import types
 import pytest
 
 import ezpz
-from ezpz.track import wandb as ours
+from ezpz.view.trackers import shared_wandb as ours
 
 
 @pytest.fixture(autouse=True)

@@ -47,8 +47,9 @@ history.finalize(plots=False, show=False)
 
 BOTH = """
 from pathlib import Path
-from ezpz.track import setup_wandb, wandb
-from ezpz.track.trackers import About, Trackers
+from ezpz.track import setup_wandb
+from ezpz.view.trackers import shared_wandb as wandb
+from ezpz.view.trackers import About, Trackers
 import sys
 first = "first" in sys.argv and setup_wandb("p")
 trackers = Trackers("wandb", About("train", Path("out"), {"lr": 0.1}, {}, "stamp"))

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ezpz.track.terminal.width import centered, cleaned, columns, fit, to_ascii, wrapped
+from ezpz.view.terminal.width import centered, cleaned, columns, fit, to_ascii, wrapped
 
 
 def test_columns_are_what_a_terminal_shows_and_what_was_cut_is_marked():

@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _listing() -> str:
     """Return what can be run: a trainer a line, its presets below it."""
-    from ezpz.track.terminal.screen import look
+    from ezpz.view.terminal.screen import look
 
     lines: list[str] = []
     for trainer in TRAINERS.values():

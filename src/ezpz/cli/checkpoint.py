@@ -12,7 +12,7 @@ from ezpz.cli import RUN_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
 from ezpz.track.named import newest_here
-from ezpz.track.terminal.screen import say
+from ezpz.view.terminal.screen import say
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

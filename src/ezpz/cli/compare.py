@@ -11,15 +11,15 @@ from ezpz.cli.standard_output import refuse_standard_output
 from ezpz.cli_parser import option, run_verb, whole_number
 from ezpz.errors import UsageError
 from ezpz.tables import USUAL, screen_width
-from ezpz.track.terminal.screen import say
+from ezpz.view.terminal.screen import say
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from ezpz.track.compare.comparison import Comparison
     from ezpz.track.run_reader import Run
+    from ezpz.view.compare.comparison import Comparison
 
 _NARROWEST, _WIDEST = 40, 120
 _OPTIONS = (
@@ -72,10 +72,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _compare(options: Namespace) -> int:
-    from ezpz.track.compare.comparison import compare_runs
-    from ezpz.track.compare.output import exit_code
-    from ezpz.track.foreign.opening import open_any
     from ezpz.track.run_reader import without_secrets
+    from ezpz.view.compare.comparison import compare_runs
+    from ezpz.view.compare.comparison_output import exit_code
+    from ezpz.view.foreign.opening import open_any
 
     refuse_standard_output("-o", options.output, "a folder for the pictures")
     with redirect_stdout(sys.stderr):  # warnings about torn lines are no part of the answer
@@ -113,8 +113,8 @@ def _places(words: Sequence[str]) -> list[Path]:
 
 def _place(word: str) -> Path:
     """Return what a word means: a run, or a file or folder of another tool."""
-    from ezpz.track.foreign.opening import open_any
     from ezpz.track.named import RUN_FILES, is_folder, newest_run, run_named
+    from ezpz.view.foreign.opening import open_any
 
     path = Path(word).expanduser()
     if path.is_file() and path.name not in RUN_FILES:
@@ -132,7 +132,7 @@ def _place(word: str) -> Path:
 
 
 def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], comparisons: Sequence[Comparison]) -> None:
-    from ezpz.track.compare.output import as_object
+    from ezpz.view.compare.comparison_output import as_object
     from ezpz.visible import shorten, use_color
 
     is_terminal = screen_width() is not None
@@ -148,7 +148,7 @@ def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], compa
             "backslashreplace",
         )
         return
-    from ezpz.track.compare.output import render, short_path
+    from ezpz.view.compare.comparison_output import render, short_path
 
     columns = min(_WIDEST, screen_width(_NARROWEST) or USUAL)
     text = render(
@@ -174,7 +174,7 @@ def _usual_folder(places: Sequence[Path]) -> Path:
 
 
 def _draw(folder: Path, places: Sequence[Path], runs: Sequence[Run], comparisons: Sequence[Comparison]) -> list[Path]:
-    from ezpz.track.compare.output import save_picture
+    from ezpz.view.compare.comparison_output import save_picture
 
     with redirect_stdout(sys.stderr):
         return save_picture(folder, runs, places, comparisons)

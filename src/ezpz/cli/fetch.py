@@ -61,8 +61,8 @@ def _fetch(names: Sequence[str], folder: str | None) -> None:
 
 
 def _table() -> Iterator[str]:
-    from ezpz.track.terminal.screen import look
     from ezpz.train.data.catalog import HUB, SHIPPED
+    from ezpz.view.terminal.screen import look
 
     rows = [(name, f"hf:{long}", about) for name, (long, about) in HUB.items()]
     rows += [(name, "ships with ezpz", about) for name, (_, about) in SHIPPED.items()]

@@ -13,7 +13,7 @@ from ezpz.track.chains import is_chain, run_folders
 from ezpz.track.goodput_account import ROWS, account, as_json, read_spans
 from ezpz.track.named import run_named
 from ezpz.track.run_reader import open_run
-from ezpz.track.terminal.screen import say
+from ezpz.view.terminal.screen import say
 from ezpz.visible import visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

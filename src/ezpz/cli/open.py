@@ -69,8 +69,8 @@ def has_browser(environ: Mapping[str, str], platform: str) -> bool:
 
 def _page(run: Run) -> Path:
     """Return a report that shows the run as it is now: the one in its folder, else a new one."""
-    from ezpz.track.report import write_report
-    from ezpz.track.report.mark import is_ours
+    from ezpz.view.report import write_report
+    from ezpz.view.report.mark import is_ours
 
     page = run.folder / "report.html"
     sources = [run.folder / "metrics.jsonl", run.folder / "run.json"]
@@ -93,7 +93,7 @@ def _page(run: Run) -> Path:
 def _elsewhere(run: Run) -> Path:
     """Write the report into a folder of this user, and return it."""
     from ezpz.files import private_folder
-    from ezpz.track.report import write_report
+    from ezpz.view.report import write_report
 
     name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in run.name)[:100]
     own = Path(private_folder("reports"), f"{name}-{run.folder.name}.html")

@@ -60,9 +60,9 @@ def main(argv: Sequence[str]) -> int:
 def _plot(options: Namespace) -> int:
     if options.pictures:
         return _save_pictures(options)
-    from ezpz.track.terminal.runplot import PlotOptions, heads, plot_runs
-    from ezpz.track.terminal.screen import look, say
-    from ezpz.track.terminal.summary import list_metrics
+    from ezpz.view.terminal.run_lines import list_metrics
+    from ezpz.view.terminal.runplot import PlotOptions, heads, plot_runs
+    from ezpz.view.terminal.screen import look, say
 
     runs, keys = _runs(options)
     screen = look(sys.stdout, width=options.width or None)
@@ -86,10 +86,10 @@ def _save_pictures(options: Namespace) -> int:
                 "expected one of the two. Leave the other out."
             )
     from ezpz.track.by_rank import counting_windows
-    from ezpz.track.plots import draw_heat_map, save_pictures
     from ezpz.track.series import numeric_series
-    from ezpz.track.terminal.choice import choose
-    from ezpz.track.terminal.strips import named_matrix
+    from ezpz.view.plots import draw_heat_map, save_pictures
+    from ezpz.view.terminal.metric_choice import choose
+    from ezpz.view.terminal.strips import named_matrix
 
     runs, keys = _runs(options)
     known = [numeric_series(run.table) for run in runs]
@@ -134,7 +134,7 @@ def _runs(options: Namespace) -> tuple[list[Run], list[str]]:
     """Return the runs and the metrics that the words mean."""
     from ezpz.track.named import run_named
     from ezpz.track.run_reader import open_run
-    from ezpz.track.terminal.choice import sorted_out
+    from ezpz.view.terminal.metric_choice import sorted_out
 
     named, keys = sorted_out(options.words)
     folders = [run_named(word) for word in named or (None,)]

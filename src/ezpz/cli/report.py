@@ -60,8 +60,8 @@ def _report(options: Namespace) -> int:
 
 def _write(word: str | None, output: str | None, *, public: bool) -> Path | None:
     from ezpz.track.named import run_named
-    from ezpz.track.report import write_report
     from ezpz.track.run_reader import open_run
+    from ezpz.view.report import write_report
 
     run = open_run(run_named(word))
     if output == NAME:

@@ -22,16 +22,16 @@ from ezpz.quantities import duration
 from ezpz.redact import redact_text
 from ezpz.tables import USUAL, Column, cut, hanging, or_dash, screen_width, table, wrapped
 from ezpz.track.chains import chain_of, in_words
-from ezpz.track.hardware import per_joule
 from ezpz.track.journal_reader import parse
 from ezpz.track.named import below, find_runs, runs_named
 from ezpz.track.named import root as usual_root
 from ezpz.track.names import main_loss, main_throughput, unit
 from ezpz.track.run_reader import open_run, seconds_taken
-from ezpz.track.run_summary import RunSummary
 from ezpz.track.steps import last_of_training, steps_reached
-from ezpz.track.terminal.screen import say
 from ezpz.track.values import encode
+from ezpz.view.hardware_rows import per_joule
+from ezpz.view.run_summary import RunSummary
+from ezpz.view.terminal.screen import say
 from ezpz.visible import painter, show, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -303,9 +303,9 @@ def set_differently(glances: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _different(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     if all(config == configs[0] for config in configs):
         return [{} for _ in configs]
-    from ezpz.track.compare.differences import same  # with these two 30 ms that alike runs need not
-    from ezpz.track.compare.kinds import Kind, kind_of
     from ezpz.track.run_facts import flatten
+    from ezpz.view.compare.differences import same  # with these two 30 ms that alike runs need not
+    from ezpz.view.compare.kinds_of_settings import Kind, kind_of
 
     flat = [dict(flatten(config)) for config in configs]
 

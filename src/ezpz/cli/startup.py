@@ -20,8 +20,8 @@ from ezpz.records.launch_record import LaunchRecord
 from ezpz.register import heads, main_folder, may_run
 from ezpz.tables import Column, cut, screen_width, table, wrapped
 from ezpz.track.named import RUN_FILES, record_named
-from ezpz.track.startup import GROUPS, STAGES, Startup, changes, delays, latest_hosts, median, read_startup
-from ezpz.track.terminal.screen import say
+from ezpz.view.startup_stages import GROUPS, STAGES, Startup, changes, delays, latest_hosts, median, read_startup
+from ezpz.view.terminal.screen import say
 from ezpz.visible import shorten, show, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ezpz.track.foreign.start_times import StartTime
+    from ezpz.view.foreign.start_times import StartTime
 
 _OPTIONS = (
     option("what", nargs="*", metavar="RUN|ID|LOG", help=f"a file with times, or {LAUNCH_HELP}"),
@@ -135,7 +135,7 @@ def _why_none(launch: LaunchRecord) -> str:
 
 
 def _log(path: Path) -> _Log:
-    from ezpz.track.foreign.start_times import read_start_times
+    from ezpz.view.foreign.start_times import read_start_times
 
     try:
         text = read_bytes(path).decode(errors="replace")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ezpz.track.launches import Attempt
     from ezpz.track.run_reader import Run
-    from ezpz.track.terminal.follow import Live
+    from ezpz.view.terminal.follow import Live
 
 _TURN = 0.2  # seconds after which a changed size of the terminal is noticed
 
@@ -60,9 +60,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _watch(options: Namespace) -> int:
-    from ezpz.track.terminal.choice import choose, sorted_out
-    from ezpz.track.terminal.frame import head
-    from ezpz.track.terminal.screen import say
+    from ezpz.view.terminal.frame import head
+    from ezpz.view.terminal.metric_choice import choose, sorted_out
+    from ezpz.view.terminal.screen import say
 
     folders, words = sorted_out(options.words)
     if len(folders) > 1:
@@ -92,7 +92,7 @@ class _Followed:
     """
 
     def __init__(self, folder: Path) -> None:
-        from ezpz.track.terminal.follow import Followed
+        from ezpz.view.terminal.follow import Followed
 
         self._followed = Followed(folder)
         self.over = False
@@ -144,7 +144,7 @@ def _continues(attempt: Attempt) -> bool:
 def _folder(word: str | None, options: Namespace) -> Path | None:
     """Return the run folder, waiting for one where there is none yet; None if the reader has left."""
     from ezpz.track.named import folder_of, is_folder, no_run_in, run_named
-    from ezpz.track.terminal.screen import say
+    from ezpz.view.terminal.screen import say
 
     is_announced = False
     if word is None and is_folder("outputs"):
@@ -163,8 +163,8 @@ def _folder(word: str | None, options: Namespace) -> Path | None:
 
 def _redraw(followed: _Followed, words: Sequence[str], options: Namespace) -> bool:
     """Draw the run on a terminal until it is over; return False if the reader has left."""
-    from ezpz.track.terminal.frame import frame
-    from ezpz.track.terminal.screen import Picture, say
+    from ezpz.view.terminal.frame import frame
+    from ezpz.view.terminal.screen import Picture, say
 
     picture = Picture(sys.stdout)
     while True:
@@ -188,9 +188,9 @@ def _log(followed: _Followed, words: Sequence[str], options: Namespace) -> bool:
     Returns:
         False if the reader has left.
     """
-    from ezpz.track.hardware import newest_values
-    from ezpz.track.terminal.frame import log_line
-    from ezpz.track.terminal.screen import look, say
+    from ezpz.view.hardware_rows import newest_values
+    from ezpz.view.terminal.frame import log_line
+    from ezpz.view.terminal.screen import look, say
 
     screen = look(sys.stdout)
     is_announced, sampled, attempt = False, 0.0, ""

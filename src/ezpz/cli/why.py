@@ -125,7 +125,7 @@ def _with_resume(facts: Facts, cause: Cause) -> Cause:
     """Say of a training that the user interrupted how it goes on."""
     if cause.cause != "interrupted" or not facts.run_folder:
         return cause
-    from ezpz.track.card import resume_words
+    from ezpz.view.card import resume_words
 
     words = dict(resume_words(Path(facts.run_folder), facts.run.argv))
     if not words:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ezpz.track.run_reader import Run
-    from ezpz.track.trackers import Tracker, Trackers
+    from ezpz.view.trackers import Tracker, Trackers
 
 
 class Part(NamedTuple):
@@ -41,9 +41,9 @@ PARTS = (
     Part("look at the losses", "ezpz.track.loss_findings:note_findings", ("read",)),
     Part("note the speed", "ezpz.track.speed:note_speed", ("read", "stopped")),
     Part("note the steps", "ezpz.track.steps:note_steps", ("read", "stopped")),
-    Part("draw the run", "ezpz.track.plots:draw_end", ("draw",)),
-    Part("show how the run ended", "ezpz.track.card:show_end", ("show",)),
-    Part("say that the run was stopped", "ezpz.track.card:show_stopped", ("told",)),
+    Part("draw the run", "ezpz.view.plots:draw_end", ("draw",)),
+    Part("show how the run ended", "ezpz.view.card:show_end", ("show",)),
+    Part("say that the run was stopped", "ezpz.view.card:show_stopped", ("told",)),
 )
 
 
@@ -105,17 +105,17 @@ def load(target: str) -> Any:
 
 
 # Copies at other places get every row. `setup_wandb` puts its run here: all histories of this process log to it.
-everywhere: dict[str, Any] = {}  # with `log` and `config`, as `ezpz.track.trackers.Trackers` has them
+everywhere: dict[str, Any] = {}  # with `log` and `config`, as `ezpz.view.trackers.Trackers` has them
 
 
 def choose_trackers(chosen: str | Sequence[str | Tracker] | None) -> list[Any]:
-    """Return the trackers of a run, as `ezpz.track.trackers.choose`; none where nothing asks for any."""
+    """Return the trackers of a run, as `ezpz.view.trackers.choose`; none where nothing asks for any."""
     if chosen is None and not os.environ.get("EZPZ_TRACKERS"):
         return []
-    found: list[Any] = load("ezpz.track.trackers:choose")(chosen)
+    found: list[Any] = load("ezpz.view.trackers:choose")(chosen)
     return found
 
 
 def start_trackers(chosen: Sequence[Any], about: dict[str, Any]) -> Trackers | None:
     """Start the trackers of a run; None without any."""
-    return load("ezpz.track.trackers:Trackers")(chosen, load("ezpz.track.trackers:About")(**about)) if chosen else None
+    return load("ezpz.view.trackers:Trackers")(chosen, load("ezpz.view.trackers:About")(**about)) if chosen else None

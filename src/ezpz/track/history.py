@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ezpz.track.at_end import End
-    from ezpz.track.trackers import Tracker
     from ezpz.track.values import Value
+    from ezpz.view.trackers import Tracker
 
 
 # The step and the weight of a row, as callers may give them.
@@ -132,7 +132,7 @@ class History(older_calls.OlderCalls):
                 further attempt. Otherwise ``outputs/<name>/<YYYY-MM-DD-HHMMSS>/`` below the current folder.
             window: Steps whose values all ranks send to rank 0 together, and rows whose tensors are read together.
             trackers: Further places for the metrics: ``wandb``, ``tensorboard``, ``mlflow``, ``csv``, or objects that
-                are a `ezpz.track.trackers.Tracker`; otherwise what ``EZPZ_TRACKERS`` lists. They cannot fail or delay
+                are a `ezpz.view.trackers.Tracker`; otherwise what ``EZPZ_TRACKERS`` lists. They cannot fail or delay
                 the training.
             older: Keywords of older scripts: ``keys``, ``project_name``, ``config``, ``backends``,
                 ``distributed_history``, ``jsonl_path``, ``report_dir``, ``report_enabled``; see docs/older-scripts.md.
@@ -315,7 +315,7 @@ class History(older_calls.OlderCalls):
         settings = {} if self._live is None else self._live.changed()
         generators: dict[str, int] = {}
         if batch is not None and self._writer is not None and self._rows % step_states.EVERY == 0:
-            from ezpz.track.effective import generator_sums
+            from ezpz.view.effective import generator_sums
 
             generators = generator_sums()
         if batch is not None or settings:
@@ -332,7 +332,7 @@ class History(older_calls.OlderCalls):
     ) -> None:
         """Store a configuration in ``run.json``: the one that was asked for, and the one that is in effect.
 
-        The effective one is read from the live objects (`ezpz.track.effective`): dropout probabilities, settings of the
+        The effective one is read from the live objects (`ezpz.view.effective`): dropout probabilities, settings of the
         optimizer, the schedule at several steps, types, number and checksum of parameters, attention. It changes
         nothing.
 
@@ -364,7 +364,7 @@ class History(older_calls.OlderCalls):
         if config:
             writer.store("config", config)
         if model is not None or optimizer is not None or scheduler is not None:
-            from ezpz.track.effective import LiveSettings, describe
+            from ezpz.view.effective import LiveSettings, describe
 
             self._watched = tuple(new or old for new, old in zip((optimizer, model), self._watched, strict=True))
             self._live = LiveSettings(*self._watched)

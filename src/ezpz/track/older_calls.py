@@ -104,13 +104,13 @@ def trackers_of(older: Mapping[str, Any], trackers: Any) -> Any:
 
 
 def _with_project(name: Any, project: str | None) -> Any:
-    from ezpz.track.trackers import own_backends
+    from ezpz.view.trackers import own_backends
 
     if name in own_backends.registered:
         return own_backends.adapted(name)
     if name != "wandb" or project is None:
         return name
-    from ezpz.track.trackers.to_wandb import WandbTracker
+    from ezpz.view.trackers.to_wandb import WandbTracker
 
     return WandbTracker(project)
 
@@ -307,8 +307,8 @@ class OlderCalls:
     def _draw(self, outdir: str | os.PathLike[str] | None, *, pictures: bool) -> None:
         if self._writer is None:
             return
-        from ezpz.track.plots import save_pictures, save_texts
         from ezpz.track.series import numeric_series
+        from ezpz.view.plots import save_pictures, save_texts
 
         self.sync()
         run = self._run()
@@ -337,7 +337,7 @@ class OlderTracker:
 
     def get_backend(self, name: str) -> Any:
         """Return wandb's run for ``wandb``, an own backend by its name, and None for others."""
-        from ezpz.track.trackers import own_backends
+        from ezpz.view.trackers import own_backends
 
         return self.wandb_run if name == "wandb" else own_backends.made.get(name)
 

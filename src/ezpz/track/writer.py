@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ezpz.track.run_reader import Run
-    from ezpz.track.trackers import Tracker
     from ezpz.track.values import Value
+    from ezpz.view.trackers import Tracker
 
 _SECTIONS_EVERY = 1.0  # seconds between two records of what sections took
 _SECTIONS_LEAST = 0.001  # seconds: less is worth no record
@@ -278,7 +278,7 @@ class Writer:
         Args:
             state: What ``run.json`` says, see `ezpz.track.run_folder`.
             plots: Draw, and write the report.
-            show: Print two text plots too, and at last how the run ended (`ezpz.track.card`).
+            show: Print two text plots too, and at last how the run ended (`ezpz.view.card`).
             cause: Why it failed, in words.
             report: Write the report too, where plots are drawn.
             missing: What is not in the journal, in sentences.

@@ -322,7 +322,7 @@ class Loop:
         return outcome
 
     def _say_nothing_was_left(self, folder: Path | None) -> None:
-        from ezpz.track.card import near
+        from ezpz.view.card import near
 
         where = f" in {near(folder)}" if folder else ""
         done, steps = f"{self._start} are done", f"{self._steps} step{'s' * (self._steps != 1)}"

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.dist import coordinate, degree
 from ezpz.dist.wrapped_models import mesh_of
-from ezpz.track.effective import LiveSettings, generator_sums
 from ezpz.track.step_states import EVERY, BatchSeen, Seen, together
 from ezpz.train.data.checksum import combined
+from ezpz.view.effective import LiveSettings, generator_sums
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,8 +1,0 @@
-"""Read the configuration that is in effect from live objects."""
-
-from __future__ import annotations
-
-from ezpz.track.effective.changes import LiveSettings, generator_sums
-from ezpz.track.effective.describing import describe
-
-__all__ = ["LiveSettings", "describe", "generator_sums"]
