@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ezpz.cluster import SCHEDULERS
-from ezpz.cluster.job_handler import HANDLED
 from ezpz.cluster.launchers import FLAVOURS
 from ezpz.cluster.scheduler import scheduler
+from ezpz.jobs.job_handler import HANDLED
 from ezpz.launch.flavours import LOCAL, flavour
 
 SRC = Path(__file__).parents[1] / "src" / "ezpz"
@@ -19,7 +19,7 @@ SCHEDULERS_OWN = {
     **{f"cluster/{name}.py": "its own file" for name in SCHEDULERS},
     "cluster/scontrol.py": "Slurm's second file: the answer of scontrol",
     "cluster/qstat.py": "PBS's second file: the answer of qstat",
-    "cluster/job_handler.py": "the tuple of those whose jobs are handled",
+    "jobs/job_handler.py": "the tuple of those whose jobs are handled",
     **{f"cluster/{name}_jobs.py": "its handling of jobs" for name in HANDLED},
     "cluster/launchers.py": "a flavour that is called as its scheduler",
     "ranks.py": "the ordered table of what launchers set for ranks, srun and flux run among them",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ezpz.records.launch_record import LaunchRecord
 
     class KnownJob(Protocol):
-        """A job of this user that a scheduler knows: `ezpz.cluster.job.Job`."""
+        """A job of this user that a scheduler knows: `ezpz.jobs.job_state.Job`."""
 
         @property
         def job(self) -> str: ...

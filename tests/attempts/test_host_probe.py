@@ -10,7 +10,7 @@ import pytest
 
 from ezpz.cluster import examine
 from ezpz.cluster.diagnosis import diagnose
-from ezpz.launch.attempts import verdicts
+from ezpz.jobs.attempts import verdicts
 from ezpz.launch.host_probe import Answer
 from lab import seed
 from lab.ssh import LAUNCH, Site

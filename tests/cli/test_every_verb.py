@@ -62,7 +62,7 @@ HEAVY = (  # what verbs import when they run: once, in front of all forks
         "ezpz.view.terminal.follow",
         "ezpz.view.compare.comparison",
         "ezpz.view.compare.comparison_output",
-        "ezpz.cli.goodput",
+        "ezpz.jobs.goodput",
     ),
     *("ezpz.view.foreign.opening", "ezpz.launch.host.process_tree"),
 )

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cli.test_submit import COMMAND, check_shell, fake, place, programs
-from ezpz.cli.submit import main
 from ezpz.cluster import probe
-from ezpz.cluster.job_file import read_option
-from ezpz.cluster.job_handler import handler
 from ezpz.cluster.site import load
+from ezpz.jobs.job_file import read_option
+from ezpz.jobs.job_handler import handler
+from ezpz.jobs.submit import main
 
 __all__ = ["fake", "place", "programs"]
 DATA = Path(__file__).parents[1] / "data" / "job_examples"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ezpz
-from ezpz.cli import kill as verb
+from ezpz.jobs import kill as verb
 from ezpz.launch.host import process_tree as alive
 from ezpz.register import running
 from lab import hosts, process

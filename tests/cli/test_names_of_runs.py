@@ -311,7 +311,7 @@ def test_no_launch_is_ended_by_the_name_of_another(world, in_process, home, tmp_
 
 def test_what_is_left_on_other_hosts_is_ended_by_every_name(world, in_process, monkeypatch, subtests):
     asked = []
-    monkeypatch.setattr("ezpz.cli.kill._on_others", lambda ids, _: asked.extend(ids) or ())
+    monkeypatch.setattr("ezpz.jobs.kill._on_others", lambda ids, _: asked.extend(ids) or ())
     for kind, name in GPT.items():
         with subtests.test(kind):
             done = in_process(["kill", "--hosts", "n01", name])
@@ -323,7 +323,7 @@ def test_nothing_is_left_is_said_of_launches_that_there_were(world, squeue, in_p
     world()
     there = ("Launches that run: c0de1234 (job 14.head).", "Jobs: 1234 (queued), 12 (running), 40_3 (running).")
     processes = []
-    monkeypatch.setattr("ezpz.cli.kill._on_others", lambda ids, _: [(ids[0], "n01", [], bool(processes))])
+    monkeypatch.setattr("ezpz.jobs.kill._on_others", lambda ids, _: [(ids[0], "n01", [], bool(processes))])
     for words in (["gptt"], ["--hosts", "n01", "gptt"], ["--job", "train-13"], ["--hosts", "n01", "beef000012345678"]):
         with subtests.test(str(words)):
             done = in_process(["kill", *words], squeue)

@@ -11,8 +11,8 @@ import pytest
 
 import ezpz
 from ezpz.cli.open import main as open_report
-from ezpz.cli.running import age
 from ezpz.cli.runs import glance, main
+from ezpz.jobs.running_launches import age
 from ezpz.track.run_reader import open_run
 from ezpz.view.report import build_page
 

@@ -14,9 +14,9 @@ import pytest
 
 import ezpz
 from cli.runs_on_disk import write_run
-from ezpz.cluster.jobs import my_jobs
-from ezpz.cluster.pbs_jobs import HANDLER as PBS
-from ezpz.cluster.slurm_jobs import HANDLER as SLURM
+from ezpz.jobs.pbs_jobs import HANDLER as PBS
+from ezpz.jobs.queued_jobs import my_jobs
+from ezpz.jobs.slurm_jobs import HANDLER as SLURM
 from lab import process
 from lab.small_pbs import SmallPbs
 
@@ -300,9 +300,7 @@ def test_jobs_are_asked_for_again_when_something_has_changed(user, tmp_path):
     assert len(user.asked("squeue")) == 3
     (tmp_path / "job.slurm").write_text("#!/bin/bash\n#SBATCH -N 1\n")
     user.program("sbatch", "14\n")
-    queue = (
-        "import sys; from ezpz.cluster.jobs import submit, cancel; print(submit('job.slurm')); cancel('slurm', ['9'])"
-    )
+    queue = "import sys; from ezpz.jobs.queued_jobs import submit, cancel; print(submit('job.slurm')); cancel('slurm', ['9'])"
     assert process.run([sys.executable, "-c", queue], user.env, cwd=tmp_path).stdout == "14\n"
     user.status()
     assert len(user.asked("squeue")) == 4

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import ezpz
-from ezpz.cli.submit import main
 from ezpz.cluster import probe
-from ezpz.cluster.job_handler import handler
+from ezpz.jobs.job_handler import handler
+from ezpz.jobs.submit import main
 from lab import process
 
 DATA = Path(__file__).parents[1] / "data" / "queues"

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from ezpz import proc
-from ezpz.cluster import jobs
-from ezpz.cluster.job import Job, Reply
-from ezpz.cluster.jobs import ask, call, cancel
 from ezpz.cluster.questions import Questions
 from ezpz.errors import MachineError
+from ezpz.jobs import queued_jobs
+from ezpz.jobs.job_state import Job, Reply
+from ezpz.jobs.queued_jobs import ask, call, cancel
 from lab.process import wait_until
 
 # Recorded of Slurm 22.05.8: the lines that are read.
@@ -237,13 +237,13 @@ def test_commands_are_found_where_their_scheduler_keeps_them(tmp_path, monkeypat
     monkeypatch.setenv("PATH", "/nowhere")
     assert ask("pbs", "12.head").reason == f"no qstat on PATH or in {tmp_path}/bin"
     with pytest.raises(MachineError, match=rf"no qsub on PATH or in {tmp_path}/bin \(for "):
-        jobs.submit(job_file(tmp_path))
+        queued_jobs.submit(job_file(tmp_path))
     answers = {"qstat": json.dumps({"Jobs": {"12.head": {"job_state": "R"}}}), "qsub": "13.head", "qdel": ""}
     for name, text in answers.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho '{text}'\n")
         (tmp_path / "bin" / name).chmod(0o755)
     assert ask("pbs", "12.head").state == "running"
-    assert jobs.submit(job_file(tmp_path)) == "13.head"
+    assert queued_jobs.submit(job_file(tmp_path)) == "13.head"
     assert cancel("pbs", ["12.head"]) == {}
     assert json.loads(Questions()(["qstat", "-f"]) or "{}")["Jobs"]
     assert Questions()(["squeue"]) is None
@@ -272,7 +272,7 @@ def test_absent_commands_are_said(monkeypatch):
     monkeypatch.setenv("PBS_CONF_FILE", "/nowhere/pbs.conf")
     assert ask("slurm", "12").reason == "no scontrol on PATH"
     assert ask("pbs", "12.head").reason == "no qstat on PATH or in /opt/pbs/bin"
-    assert jobs.LIMIT == 10.0
+    assert queued_jobs.LIMIT == 10.0
 
 
 def test_a_real_slurm_tells_the_end_of_jobs(slurm, tmp_path):
@@ -311,7 +311,7 @@ def test_a_real_slurm_lists_jobs_with_the_files_of_their_output(slurm, tmp_path)
         slurm.run(["sbatch", "--parsable", "-N1", "--chdir", str(tmp_path), *way, str(script)]).stdout.strip()
         for way in ways
     ]
-    handler = jobs.handler("slurm")
+    handler = queued_jobs.handler("slurm")
 
     def mine():
         text = slurm.run(handler.question("root")).stdout

@@ -6,12 +6,12 @@ from unittest.mock import Mock
 import pytest
 
 from ezpz.cluster import probe, site
-from ezpz.cluster.job_file import Asked, options, read_option, unfilled
-from ezpz.cluster.job_handler import Queue, Queues, handler
-from ezpz.cluster.pbs_jobs import queues
-from ezpz.cluster.refusals import about_chain, check_chain, check_filled_in, check_queue, check_shared
-from ezpz.cluster.slurm_jobs import partitions
 from ezpz.errors import UsageError
+from ezpz.jobs.job_file import Asked, options, read_option, unfilled
+from ezpz.jobs.job_handler import Queue, Queues, handler
+from ezpz.jobs.pbs_jobs import queues
+from ezpz.jobs.refusals import about_chain, check_chain, check_filled_in, check_queue, check_shared
+from ezpz.jobs.slurm_jobs import partitions
 
 DATA = Path(__file__).parents[1] / "data" / "queues"
 SITES = site.load({}, probe.read)

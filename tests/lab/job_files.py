@@ -30,7 +30,7 @@ COMMANDS = {
 
 def written(name):
     """Return what `ezpz submit --dry-run` prints for one of the files, called in the checkout."""
-    from ezpz.cli.submit import main
+    from ezpz.jobs.submit import main
 
     before, told = Path.cwd(), {name: os.environ.pop(name, None) for name in ("XDG_CONFIG_HOME", "SBATCH_ACCOUNT")}
     home, out, notes = os.environ.get("HOME"), io.StringIO(), io.StringIO()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.launch import chain as chains
+from ezpz.jobs import job_chain as chains
 from lab import process
 from lab.small_pbs import SmallPbs
 

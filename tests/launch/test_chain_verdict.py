@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from ezpz.cluster.job import Job
-from ezpz.launch.chain_verdict import Ending, read, verdict
+from ezpz.jobs.chain_verdict import Ending, read, verdict
+from ezpz.jobs.job_state import Job
 from ezpz.launch.decision import Clock
 from ezpz.launch.run import failures
 from ezpz.records.launch_record import Attempt

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ezpz
-from ezpz.cli.running import table
+from ezpz.jobs.running_launches import table
 from ezpz.register import Launch
 
 SRC = str(Path(ezpz.__file__).parents[1])

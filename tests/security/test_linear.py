@@ -25,9 +25,10 @@ except ImportError:  # Python 3.10
 
 import ezpz
 from ezpz import redact
-from ezpz.cluster import hostlist, pbs_jobs, qstat, scontrol, slurm_jobs
-from ezpz.cluster.job import Reply
+from ezpz.cluster import hostlist, qstat, scontrol
 from ezpz.errors import EzpzError
+from ezpz.jobs import pbs_jobs, slurm_jobs
+from ezpz.jobs.job_state import Reply
 from ezpz.launch import hostfile
 from ezpz.launch.decision import raised
 from ezpz.redact import redact_argv, redact_text

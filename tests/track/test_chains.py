@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from ezpz.cli import runs as runs_verb
+from ezpz.jobs.chain_folder import chain_of, in_words, run_folders
 from ezpz.records.run_record import RunRecord
-from ezpz.track.chains import chain_of, in_words, run_folders
 
 
 @pytest.fixture

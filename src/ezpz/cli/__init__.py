@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.cli_parser import Option, Parser
-    from ezpz.cluster.job import Job
+    from ezpz.jobs.job_state import Job
 
 __all__ = ["VERBS", "main", "make_verb_parser"]
 
@@ -36,7 +36,7 @@ LAUNCH_HELP = (
 VERBS = {
     "init": ("ezpz.cli.init", "write a job script and a training to start from into this folder", "Trainers"),
     "launch": ("ezpz.launch.entry", "start a command once per rank", "Launch"),
-    "submit": ("ezpz.cli.submit", "write a job file for this machine and queue it", "Submit jobs"),
+    "submit": ("ezpz.jobs.submit", "write a job file for this machine and queue it", "Submit jobs"),
     "test": ("ezpz.cli.smoke", "launch the smoke test, ezpz.test_dist", "Trainers"),
     "simulate": (
         "ezpz.cli.simulate",
@@ -44,13 +44,13 @@ VERBS = {
         "Simulate: does it fit?",
     ),
     "fetch": ("ezpz.cli.fetch", "bring data sets for trainers to this machine, or list them", "Data"),
-    "kill": ("ezpz.cli.kill", "end a running launch of yours, or list them", _RUNS),
+    "kill": ("ezpz.jobs.kill", "end a running launch of yours, or list them", _RUNS),
     "status": (
         "ezpz.cli.status",
         "show your jobs and launches: what waits, runs and ended",
         _RUNS,
     ),
-    "logs": ("ezpz.cli.logs", "print what ranks wrote, and follow it", _RUNS),
+    "logs": ("ezpz.jobs.logs", "print what ranks wrote, and follow it", _RUNS),
     "runs": ("ezpz.cli.runs", "list runs: what ran, what runs, what died and why", _HISTORY),
     "open": ("ezpz.cli.open", "show the report of a run in a browser, or print its path", _HISTORY),
     "watch": ("ezpz.cli.watch", "follow a run's metrics until it ends", _HISTORY),
@@ -192,8 +192,8 @@ def _ask_job(word: str) -> Job | None:
     # 12, 12.head, 12[3].head; 12_3, 12_[4-9%2], 12+1: the beginnings of ids and of times are none
     if not re.fullmatch(r"\d+(?:[_+]\d+|_?\[[\d,%-]*\])?(?:\.[\w.-]+)?", word, re.ASCII):
         return None
-    from ezpz.cluster.jobs import my_jobs, scheduler_questions, user_name
     from ezpz.cluster.questions import SCHEDULER_LIMIT
+    from ezpz.jobs.queued_jobs import my_jobs, scheduler_questions, user_name
 
     return my_jobs(os.environ, user_name(), scheduler_questions(SCHEDULER_LIMIT)).called(word)
 

@@ -10,12 +10,12 @@ from ezpz.cli import make_verb_parser
 from ezpz.cli.shell import utils
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster import SCHEDULERS, detect, probe
-from ezpz.cluster.job_file import WITHOUT_SCHEDULER, Asked, JobFile, options
-from ezpz.cluster.job_handler import handlers, lack
 from ezpz.cluster.scheduler import scheduler
 from ezpz.cluster.site import load, recognise
 from ezpz.errors import MachineError, UsageError, nearest
 from ezpz.files import find_program
+from ezpz.jobs.job_file import WITHOUT_SCHEDULER, Asked, JobFile, options
+from ezpz.jobs.job_handler import handlers, lack
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

@@ -14,14 +14,14 @@ from itertools import islice
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
-from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import NoAccessError, open_regular, refuse_unreadable
+from ezpz.jobs.chain_folder import chain_of, in_words
+from ezpz.jobs.running_launches import age
 from ezpz.quantities import duration
 from ezpz.redact import redact_text
 from ezpz.tables import USUAL, Column, cut, hanging, or_dash, screen_width, table, wrapped
-from ezpz.track.chains import chain_of, in_words
 from ezpz.track.journal_reader import parse
 from ezpz.track.named import below, find_runs, runs_named
 from ezpz.track.named import root as usual_root
@@ -106,7 +106,7 @@ def _list_runs(options: Namespace) -> int:
             raise UsageError(
                 f"--state {options.state} chooses from a list (from the command line); expected no --goodput."
             )
-        from ezpz.cli.goodput import show_goodput
+        from ezpz.jobs.goodput import show_goodput
 
         return show_goodput(options.names, as_object=options.json)
     if len(options.names) > 1:

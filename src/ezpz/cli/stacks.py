@@ -7,9 +7,9 @@ import os
 import sys
 
 from ezpz.cli import LAUNCH_HELP, make_verb_parser
-from ezpz.cli.running import table
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import MachineError, UsageError
+from ezpz.jobs.running_launches import table
 from ezpz.launch.ask_launch import ask
 from ezpz.register import running
 from ezpz.track.named import running_named, unknown

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from ezpz.cli import LAUNCH_HELP, make_verb_parser
-from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import read_bytes, refuse_unreadable
+from ezpz.jobs.running_launches import age
 from ezpz.quantities import duration
 from ezpz.records.launch_record import LaunchRecord
 from ezpz.register import heads, main_folder, may_run

@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 
 from ezpz.cli import LAUNCH_HELP, make_verb_parser
-from ezpz.cli.running import age, left_behind, left_lines
 from ezpz.cli_parser import option, run_verb
-from ezpz.cluster.job import ENDED, QUEUED, RUNNING
-from ezpz.cluster.jobs import Listing, my_jobs, not_listed, scheduler_questions, user_name
 from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import EzpzError
 from ezpz.fields import Record
 from ezpz.files import open_regular, read_bytes
+from ezpz.jobs.job_state import ENDED, QUEUED, RUNNING
+from ezpz.jobs.queued_jobs import Listing, my_jobs, not_listed, scheduler_questions, user_name
+from ezpz.jobs.running_launches import age, left_behind, left_lines
 from ezpz.records.launch_record import LaunchRecord
 from ezpz.register import heads, of_record, running
 from ezpz.tables import USUAL, Column, or_dash, screen_width, table, wrapped
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
     from typing import Any
 
-    from ezpz.cluster.job import Job
+    from ezpz.jobs.job_state import Job
     from ezpz.register import Head, Launch
 
 _OPTIONS = (

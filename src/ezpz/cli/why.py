@@ -10,10 +10,10 @@ from pathlib import Path
 
 from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
-from ezpz.cluster.jobs import my_jobs, scheduler_questions, user_name
 from ezpz.cluster.questions import SCHEDULER_LIMIT
 from ezpz.errors import EzpzError, MachineError
 from ezpz.fields import replace
+from ezpz.jobs.queued_jobs import my_jobs, scheduler_questions, user_name
 from ezpz.quantities import duration
 from ezpz.records.launch_record import LaunchRecord
 from ezpz.records.run_record import RunRecord

@@ -3,7 +3,7 @@ care.
 
 `ezpz.cluster.SCHEDULERS` names the schedulers in the order of detection. ``cluster/NAME.py`` holds one instance of a
 class of its own, called ``SCHEDULER``. Nothing outside these files compares a scheduler's name: whoever needs a fact
-asks for it here. Submitting, listing and cancelling jobs is a second class (`ezpz.cluster.job_handler`), which a
+asks for it here. Submitting, listing and cancelling jobs is a second class (`ezpz.jobs.job_handler`), which a
 scheduler need not have and this file does not import.
 """
 

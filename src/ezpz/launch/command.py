@@ -119,7 +119,7 @@ def _refuse_job_file(path: str, typed: str, given: Sequence[str]) -> None:
     head = list(takewhile(lambda line: line.lstrip()[:1] in {"", "#"}, _head_of(path).splitlines()))
     if not head:
         return
-    from ezpz.cluster.job_handler import handlers
+    from ezpz.jobs.job_handler import handlers
 
     for one in handlers():
         script = one.script

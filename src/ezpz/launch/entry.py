@@ -99,7 +99,7 @@ def _launch(options: LaunchOptions) -> int:
     # A launch inside a rank of another one has nothing to do with the job.
     if not os.environ.get("EZPZ_CHAIN") or "EZPZ_LAUNCH_ID" in os.environ or not options.starts_ranks:
         return _launch_alone(session)
-    from ezpz.launch.chain import run_in_chain
+    from ezpz.jobs.job_chain import run_in_chain
 
     return run_in_chain(session, partial(_launch_alone, session))
 
@@ -111,7 +111,7 @@ def _launch_alone(session: Session) -> int:
 
     options = session.options
     if options.attempts > 1:
-        from ezpz.launch.attempts import refuse_inside_torchrun
+        from ezpz.jobs.attempts import refuse_inside_torchrun
 
         refuse_inside_torchrun(os.environ, options)
     if (options.starts_ranks and options.check != "off") or (options.log_dir and not os.path.isabs(options.log_dir)):
@@ -128,7 +128,7 @@ def _launch_alone(session: Session) -> int:
     with session.recorded(builder.launch_id):
         if options.attempts == 1:
             return session.run(builder)
-        from ezpz.launch.attempts import run_attempts
+        from ezpz.jobs.attempts import run_attempts
 
         return run_attempts(session, builder)
 

@@ -1,6 +1,6 @@
 """Say what the files of a chain of jobs hold: ``chain.json``, ``jobs.json``, ``saved.json``.
 
-The file ``verdict`` holds one line, `ezpz.launch.chain_verdict.read`.
+The file ``verdict`` holds one line, `ezpz.jobs.chain_verdict.read`.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ order:
 
 from __future__ import annotations
 
-from ezpz.cluster.job import CANCELLED, HOST_FAILURE, PREEMPTED, QUEUED, RUNNING, TIME_LIMIT, UNKNOWN, Job
 from ezpz.fields import Record
+from ezpz.jobs.job_state import CANCELLED, HOST_FAILURE, PREEMPTED, QUEUED, RUNNING, TIME_LIMIT, UNKNOWN, Job
 from ezpz.launch.decision import Again, Attempts, Clock, decide
 from ezpz.records.launch_record import Attempt
 

@@ -16,10 +16,16 @@ from pathlib import Path
 from ezpz import durations
 from ezpz.cli import make_verb_parser
 from ezpz.cli.shell import utils
-from ezpz.cli.submit_words import BEHIND, translate
 from ezpz.cli_parser import option, positive_float, positive_int, run_verb
-from ezpz.cluster import SCHEDULERS, detect, probe, refusals
-from ezpz.cluster.job_file import (
+from ezpz.cluster import SCHEDULERS, detect, probe
+from ezpz.cluster.programs import find
+from ezpz.cluster.scheduler import scheduler, schedulers
+from ezpz.cluster.site import load, recognise
+from ezpz.errors import EzpzError, MachineError, UsageError, end_with, nearest
+from ezpz.fields import Record
+from ezpz.files import find_program, make_closed_folder, write_whole
+from ezpz.jobs import refusals
+from ezpz.jobs.job_file import (
     WITHOUT_SCHEDULER,
     Asked,
     JobFile,
@@ -32,14 +38,9 @@ from ezpz.cluster.job_file import (
     unfilled,
     value_of,
 )
-from ezpz.cluster.job_handler import HANDLED, handler, lack
-from ezpz.cluster.jobs import NotQueuedError
-from ezpz.cluster.programs import find
-from ezpz.cluster.scheduler import scheduler, schedulers
-from ezpz.cluster.site import load, recognise
-from ezpz.errors import EzpzError, MachineError, UsageError, end_with, nearest
-from ezpz.fields import Record
-from ezpz.files import find_program, make_closed_folder, write_whole
+from ezpz.jobs.job_handler import HANDLED, handler, lack
+from ezpz.jobs.queued_jobs import NotQueuedError
+from ezpz.jobs.submit_words import BEHIND, translate
 from ezpz.launch.command import refuse_other_launchers, why_missing, with_python
 from ezpz.launch.options import parse
 from ezpz.visible import show
@@ -49,10 +50,10 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Mapping, Sequence
 
-    from ezpz.cluster.job_file import Option
-    from ezpz.cluster.job_handler import JobScript, Queues
     from ezpz.cluster.scheduler import Scheduler
     from ezpz.cluster.site import Site
+    from ezpz.jobs.job_file import Option
+    from ezpz.jobs.job_handler import JobScript, Queues
 
 _MOST_JOBS = 10  # of a chain, where nothing else is given
 _PATIENCE = 10.0  # seconds for the scheduler to tell its limits
@@ -820,7 +821,7 @@ def _queue(path: str, machine: _Machine, job: Asked, *, jobs: int, output: tuple
         jobs: How many a chain may have; 0 for a job alone.
         output: What to say of the file, and of the first job, with ``{job}`` for its id; empty to print nothing.
     """
-    from ezpz.cluster.jobs import submit
+    from ezpz.jobs.queued_jobs import submit
 
     all_at_once = machine.site is not None and machine.site.job_submits == "no"
     facts = {
@@ -854,7 +855,7 @@ def _take_back(
     path: str, machine: _Machine, facts: Mapping[str, object], ids: Sequence[str], error: EzpzError
 ) -> MachineError:
     """Cancel the jobs of a chain that cannot be queued as a whole, and return what to say."""
-    from ezpz.cluster.jobs import cancel
+    from ezpz.jobs.queued_jobs import cancel
 
     left = cancel(machine.scheduler, ids[::-1])
     _keep_chain(path, facts, [job for job in ids if job in left])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ezpz.cluster.allocation import Run
-    from ezpz.cluster.job import Call, Job
+    from ezpz.jobs.job_state import Call, Job
 
 HANDLED = ("slurm", "pbs")
 

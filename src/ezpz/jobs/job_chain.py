@@ -12,7 +12,7 @@ each other; nothing here is imported without it.
     STOP            made by a person, or by `ezpz kill` with a line that says so: no further job begins to train
 
 The next job is queued when a job starts, so that it ages meanwhile, and depends on that one's end. Whether it may
-train is decided at that end, by the verdict (`ezpz.launch.chain_verdict`), which it takes away when it starts: a job
+train is decided at that end, by the verdict (`ezpz.jobs.chain_verdict`), which it takes away when it starts: a job
 that dies without leaving another stops the chain.
 """
 
@@ -23,15 +23,15 @@ import json
 import os
 import time
 
-from ezpz.cluster.job import OVER, QUEUED, RUNNING, UNKNOWN, Job
-from ezpz.cluster.job_handler import handler, lack
-from ezpz.cluster.jobs import ask, cancel, submit
 from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError, LaunchError, UsageError
 from ezpz.fields import replace
 from ezpz.files import read_bytes, read_text, write_whole
+from ezpz.jobs.chain_verdict import AGAIN, DONE, STOP, UNDECIDED, Ending, is_from_outside, read, verdict
+from ezpz.jobs.job_handler import handler, lack
+from ezpz.jobs.job_state import OVER, QUEUED, RUNNING, UNKNOWN, Job
+from ezpz.jobs.queued_jobs import ask, cancel, submit
 from ezpz.launch.chain_lease import HeldError, Lease, kept, take
-from ezpz.launch.chain_verdict import AGAIN, DONE, STOP, UNDECIDED, Ending, is_from_outside, read, verdict
 from ezpz.launch.decision import Clock
 from ezpz.launch.session import say
 from ezpz.records.chain_records import CHAIN, JOBS, SAVED, VERDICT, ChainJob, ChainJobs, ChainLimits, ChainSave
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from ezpz.cluster.job import Call
+    from ezpz.jobs.job_state import Call
     from ezpz.launch.session import Session
     from ezpz.records.lease_record import LeaseEntry
 

@@ -18,14 +18,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from ezpz.cli import LAUNCH_HELP, make_verb_parser
-from ezpz.cli.running import left_behind, left_lines, table
 from ezpz.cli_parser import option, run_verb
-from ezpz.cluster.job import QUEUED, RUNNING
-from ezpz.cluster.job_handler import handler
-from ezpz.cluster.jobs import forget_jobs, my_jobs, scheduler_questions, user_name
 from ezpz.cluster.questions import SCHEDULER_LIMIT
 from ezpz.errors import EzpzError, MachineError, UsageError
 from ezpz.interpreter import module_line
+from ezpz.jobs.job_handler import handler
+from ezpz.jobs.job_state import QUEUED, RUNNING
+from ezpz.jobs.queued_jobs import forget_jobs, my_jobs, scheduler_questions, user_name
+from ezpz.jobs.running_launches import left_behind, left_lines, table
 from ezpz.launch.ask_launch import ask
 from ezpz.launch.host import process_tree
 from ezpz.records.launch_record import LaunchRecord
@@ -259,7 +259,7 @@ def _stop_chain(record: LaunchRecord) -> None:
 
     It is asked for before the launch is, which cancels the job that waits.
     """
-    from ezpz.launch.chain import stop_chain_of
+    from ezpz.jobs.job_chain import stop_chain_of
 
     try:
         path = stop_chain_of(record, f"`ezpz kill` on {os.uname().nodename} has ended a job")

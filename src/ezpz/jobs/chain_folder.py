@@ -1,6 +1,6 @@
 """Tell of the chain of jobs to which a run belongs, and find the runs of a chain.
 
-What is read is written by `ezpz submit` and `ezpz.launch.chain` into the folder of the job file: ``chain.json`` (the
+What is read is written by `ezpz submit` and `ezpz.jobs.job_chain` into the folder of the job file: ``chain.json`` (the
 limits), ``jobs.json`` (a row for each job that has begun) and ``verdict`` (whether the next one trains).
 """
 

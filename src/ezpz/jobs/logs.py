@@ -9,11 +9,11 @@ from pathlib import Path
 
 from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
-from ezpz.cluster.job import QUEUED, RUNNING
-from ezpz.cluster.jobs import my_jobs, not_listed, scheduler_questions, user_name
 from ezpz.cluster.questions import SCHEDULER_LIMIT
 from ezpz.errors import UsageError
 from ezpz.files import inside, open_regular, refuse_unreadable
+from ezpz.jobs.job_state import QUEUED, RUNNING
+from ezpz.jobs.queued_jobs import my_jobs, not_listed, scheduler_questions, user_name
 from ezpz.records.launch_record import LaunchRecord
 from ezpz.register import heads, may_run, of_record
 from ezpz.track.named import UnknownError, record_named
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from ezpz.cluster.job import Job
+    from ezpz.jobs.job_state import Job
 
 _OPTIONS = (
     option("what", nargs="?", metavar="RUN|ID", help=LAUNCH_HELP),

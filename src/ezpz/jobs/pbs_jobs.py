@@ -51,7 +51,10 @@ from __future__ import annotations
 
 import re
 
-from ezpz.cluster.job import (
+from ezpz.cluster.pbs import SCHEDULER
+from ezpz.cluster.qstat import end_of, read_jobs, seconds
+from ezpz.jobs.job_handler import JobHandler, JobScript, Queue, Queues
+from ezpz.jobs.job_state import (
     CANCELLED,
     ENDED,
     HOST_FAILURE,
@@ -63,16 +66,13 @@ from ezpz.cluster.job import (
     Job,
     code_of,
 )
-from ezpz.cluster.job_handler import JobHandler, JobScript, Queue, Queues
-from ezpz.cluster.pbs import SCHEDULER
-from ezpz.cluster.qstat import end_of, read_jobs, seconds
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ezpz.cluster.allocation import Run
-    from ezpz.cluster.job import Call
+    from ezpz.jobs.job_state import Call
 
 _ENTER = """\
 # PBS starts jobs in the home folder; this one runs in the folder in which qsub was called.

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from ezpz.errors import UsageError
+from ezpz.jobs.chain_folder import is_chain, run_folders
 from ezpz.quantities import duration
 from ezpz.tables import aligned, bar, cut, screen_width, wrapped
-from ezpz.track.chains import is_chain, run_folders
 from ezpz.track.goodput_account import ROWS, account, as_json, read_spans
 from ezpz.track.named import run_named
 from ezpz.track.run_reader import open_run

@@ -48,7 +48,9 @@ from __future__ import annotations
 import os
 import re
 
-from ezpz.cluster.job import (
+from ezpz.cluster.scontrol import blocks, seconds
+from ezpz.jobs.job_handler import JobHandler, JobScript, Queue, Queues
+from ezpz.jobs.job_state import (
     CANCELLED,
     ENDED,
     HOST_FAILURE,
@@ -61,15 +63,13 @@ from ezpz.cluster.job import (
     Job,
     code_of,
 )
-from ezpz.cluster.job_handler import JobHandler, JobScript, Queue, Queues
-from ezpz.cluster.scontrol import blocks, seconds
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ezpz.cluster.allocation import Run
-    from ezpz.cluster.job import Call
+    from ezpz.jobs.job_state import Call
 
 # https://slurm.schedmd.com/sbatch.html, "OPTIONS"
 _SHORT_OPTIONS = (

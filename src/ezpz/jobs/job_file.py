@@ -15,8 +15,8 @@ import re
 import shlex
 import textwrap
 
-from ezpz.cluster.job_handler import JobScript
 from ezpz.fields import Record
+from ezpz.jobs.job_handler import JobScript
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

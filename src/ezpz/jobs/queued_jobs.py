@@ -5,7 +5,7 @@ A job file is handed to the scheduler whose mark is in it, which answers the job
     sbatch --parsable --dependency=afterany:12 job.slurm      13, or 13;cluster
     qsub -W depend=afterany:12.head job.pbs                   13.head
 
-How a scheduler is asked and how its answer is read is in its own file (`ezpz.cluster.job_handler`). Sites forbid
+How a scheduler is asked and how its answer is read is in its own file (`ezpz.jobs.job_handler`). Sites forbid
 polling: what `my_jobs` is asked again within 30 s is answered from ``$XDG_CACHE_HOME/ezpz/jobs-NAME.json``, unless
 something is known to have changed since.
 """
@@ -18,8 +18,6 @@ import time
 
 from ezpz.cluster import cache
 from ezpz.cluster.allocation import is_job
-from ezpz.cluster.job import OVER, RUNNING, UNKNOWN, Job, Reply
-from ezpz.cluster.job_handler import handler, handlers, lack
 from ezpz.cluster.programs import find, missing
 from ezpz.cluster.questions import Questions, said, unanswered
 from ezpz.cluster.scheduler import scheduler as scheduler_of
@@ -27,6 +25,8 @@ from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import MachineError, UsageError
 from ezpz.fields import Record, as_dict, replace
 from ezpz.files import read_text
+from ezpz.jobs.job_handler import handler, handlers, lack
+from ezpz.jobs.job_state import OVER, RUNNING, UNKNOWN, Job, Reply
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.cluster.allocation import Run
-    from ezpz.cluster.job import Call
-    from ezpz.cluster.job_handler import JobHandler
+    from ezpz.jobs.job_handler import JobHandler
+    from ezpz.jobs.job_state import Call
 
 _LIMIT = 60.0  # seconds: a busy scheduler takes its time, and a job that may have been queued is not asked for again
 LIMIT = 10.0  # seconds for one question

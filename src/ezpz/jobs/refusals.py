@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 
 from ezpz import durations, proc
-from ezpz.cluster.job_file import clock
 from ezpz.errors import UsageError, did_you_mean
+from ezpz.jobs.job_file import clock
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ezpz.cluster.allocation import Read
-    from ezpz.cluster.job_file import Option
-    from ezpz.cluster.job_handler import Queue, Queues
     from ezpz.cluster.site import Site
+    from ezpz.jobs.job_file import Option
+    from ezpz.jobs.job_handler import Queue, Queues
 
 FORBIDDEN = "forbidden: "  # how the words of a site's table begin that refuse a chain
 FORCE = " `--force` submits it all the same."  # at the end of what --force passes
@@ -114,7 +114,7 @@ def queues_of_site(site: Site, hosts: int) -> Queues | None:
 
     A text such as ``1-24 3h, 25-99 6h`` grants another time to each range of hosts.
     """
-    from ezpz.cluster.job_handler import Queue, Queues
+    from ezpz.jobs.job_handler import Queue, Queues
 
     found = {}
     for name, text in site.queues.items():

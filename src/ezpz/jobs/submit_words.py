@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 import shlex
 
-from ezpz.cluster.job_file import Option, hosts_of, resources
 from ezpz.errors import UsageError
+from ezpz.jobs.job_file import Option, hosts_of, resources
 from ezpz.launch.options import OPTIONS
 from ezpz.launch.other_launchers import LAUNCH, Words, each, number_of_hosts, plain, table, understand
 

@@ -1,5 +1,0 @@
-"""Say what to use instead of the older module `ezpz.jobs`."""
-
-from ezpz.compat import refuse_module
-
-refuse_module(__name__)
