@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ezpz.cluster.devices.nvml import Nvml
 from ezpz.cluster.devices.visible_devices import Ranks
-from ezpz.watch.hardware.sampler.files import Files
-from ezpz.watch.hardware.sampler.host import Host
+from ezpz.watch.hardware.sampler.counter_files import Files
+from ezpz.watch.hardware.sampler.sampled_host import Host
 
 SAMPLES, EVERY, CARDS = 300, 5.0, 8
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.cluster import examine
-from ezpz.cluster.diagnosis import diagnose
 from ezpz.jobs.attempts import verdicts
-from ezpz.launch.host_probe import Answer
+from ezpz.watch.doctor import examine
+from ezpz.watch.doctor.diagnosis import diagnose
+from ezpz.watch.doctor.host_probe import Answer
 from lab import seed
 from lab.ssh import LAUNCH, Site
 
@@ -81,7 +81,7 @@ def test_fewer_devices_than_planned_are_gone_and_a_late_answer_is_no_silence():
 KILLED = '[ "$EZPZ_ATTEMPT" = 1 ] && [ "$RANK" = 0 ] && kill -9 $$; sleep 0.2\n'
 SLOW = """
 import os, sys, time
-if os.uname().nodename == "n03" and "ezpz.cluster.examine" in " ".join(sys.orig_argv):
+if os.uname().nodename == "n03" and "ezpz.watch.doctor.examine" in " ".join(sys.orig_argv):
     time.sleep(600)
 """
 NAMES = ("n01", "n02", "n03", "n04")

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from ezpz.cluster.diagnosis import diagnose, summary
-from ezpz.cluster.examine import parse_answer, stale_variables
-from ezpz.cluster.health import device_health, quotas
 from ezpz.cluster.installed import installed_versions, mpi_of_mpi4py
+from ezpz.watch.doctor.diagnosis import diagnose, summary
+from ezpz.watch.doctor.examine import parse_answer, stale_variables
+from ezpz.watch.doctor.health import device_health, quotas
 
 HEALTHY = {
     "host": "n01",
@@ -278,7 +278,7 @@ def test_the_mpi_of_mpi4py_is_what_its_module_asks_the_linker_for(subtests, tmp_
 
 @pytest.mark.slow
 def test_a_host_is_looked_at_without_costly_imports(clean_env):
-    code = "import os, sys; from ezpz.cluster.examine import examine; examine({}, os.environ); print(*sys.modules)"
+    code = "import os, sys; from ezpz.watch.doctor.examine import examine; examine({}, os.environ); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=clean_env, capture_output=True, text=True, check=True)
     costly = {"importlib.metadata", "email", "zipfile", "urllib.parse", "encodings.idna", "torch"}
     assert not costly & set(done.stdout.split())

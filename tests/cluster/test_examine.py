@@ -10,13 +10,13 @@ import time
 
 import pytest
 
-from ezpz.cluster import meeting
-from ezpz.cluster.diagnosis import diagnose
-from ezpz.cluster.examine import examine
+from ezpz.watch.doctor import first_host
+from ezpz.watch.doctor.diagnosis import diagnose
+from ezpz.watch.doctor.examine import examine
 
 PROGRAM = """
 import json, os, sys, threading
-from ezpz.cluster.examine import examine
+from ezpz.watch.doctor.examine import examine
 forks, more = [], threading.Event()
 os.register_at_fork(before=lambda: forks.append(1))
 def looked():
@@ -82,7 +82,7 @@ def test_a_site_that_starts_a_thread_in_every_python_is_looked_at_once(tmp_path,
     started = tmp_path / "started"
     begin = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
     (tmp_path / "sitecustomize.py").write_text(f"{begin}\nopen({str(started)!r}, 'a').write('x')\n")
-    line = f"import json, os; from ezpz.cluster.examine import examine; examine({request_of('')!r}, os.environ)"
+    line = f"import json, os; from ezpz.watch.doctor.examine import examine; examine({request_of('')!r}, os.environ)"
     env = {**clean_env, "PYTHONPATH": str(tmp_path), "TORCH_DEVICE": "cpu"}
     subprocess.run([sys.executable, "-c", line], env=env, cwd=tmp_path, check=True, timeout=100)
     assert started.stat().st_size <= 6  # this process, that which looks, and what it asks about Python and torch
@@ -93,9 +93,9 @@ def test_a_host_that_comes_before_the_first_one_listens_meets_it_all_the_same():
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     found = {}
-    early = threading.Thread(target=lambda: found.update(meeting.join("127.0.0.1", port, 1)))
+    early = threading.Thread(target=lambda: found.update(first_host.join("127.0.0.1", port, 1)))
     early.start()
     time.sleep(0.2)  # its first calls are refused
-    met = meeting.receive(port, 1)
+    met = first_host.receive(port, 1)
     early.join()
     assert (found, met["problem"], set(met["clocks"])) == ({"problem": ""}, "", {"1"})

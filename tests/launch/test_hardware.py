@@ -25,9 +25,9 @@ from ezpz.launch.rank_variables import sampling
 from ezpz.watch.hardware import messages
 from ezpz.watch.hardware.host import Window
 from ezpz.watch.hardware.launcher import HARDWARE, HardwareRecord
-from ezpz.watch.hardware.sampler.child import SOURCES, Reader
-from ezpz.watch.hardware.sampler.files import Files
-from ezpz.watch.hardware.sampler.host import Host
+from ezpz.watch.hardware.sampler.counter_files import Files
+from ezpz.watch.hardware.sampler.sampled_host import Host
+from ezpz.watch.hardware.sampler.sampler_process import SOURCES, Reader
 from lab import flavours
 from lab.process import wait_until
 from lab.require import require

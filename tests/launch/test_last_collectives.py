@@ -11,8 +11,8 @@ import pytest
 
 from ezpz.fields import from_fields, to_fields
 from ezpz.launch.host import rank_start
-from ezpz.watch.hangs.last_collectives import MalformedDump, Question, collected, read_dump, read_last
-from ezpz.watch.hangs.launcher import Collectives
+from ezpz.watch.collectives.last_collectives import MalformedDump, Question, collected, read_dump, read_last
+from ezpz.watch.collectives.launcher import Collectives
 
 # An entry as torch 2.13 writes it (gloo, and in the second one what NCCL adds).
 GLOO = {"process_group": ("0", "default_pg"), "collective_seq_id": 7, "p2p_seq_id": 0, "is_p2p": False,
@@ -58,7 +58,7 @@ HOSTILE = {  # what would take the agent's memory, its time or its life
 }
 READ = """
 import resource, sys
-from ezpz.watch.hangs.last_collectives import MalformedDump, read_dump
+from ezpz.watch.collectives.last_collectives import MalformedDump, read_dump
 data = sys.stdin.buffer.read()
 try:
     read_dump(data)

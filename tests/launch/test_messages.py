@@ -13,7 +13,7 @@ from ezpz import fields
 from ezpz.fields import Malformed
 from ezpz.launch import agent_messages
 from ezpz.launch.agent_messages import FROM_RANKS, ORDERS, REPORTS, TO_SHIMS, LineReader, Piece
-from ezpz.watch.hangs import messages as hangs
+from ezpz.watch.collectives import messages as hangs
 from lab.watching import watch_all
 
 JSON = {name: getattr(agent_messages, name) for name in ("WELCOMES", "HELLOS", "REPORTS", "ORDERS")}

@@ -18,8 +18,8 @@ from ezpz.launch.flavours.request import Setting
 from ezpz.launch.options import parse
 from ezpz.launch.planning import PlanBuilder
 from ezpz.launch.survey import survey
+from ezpz.watch.preflight.fast_check import look
 from ezpz.watch.preflight.launcher import refusals
-from ezpz.watch.preflight.look import look
 from ezpz.watch.preflight.messages import Look, Looked
 from lab.hosts import ip_inside
 from lab.ssh import SRC, Site

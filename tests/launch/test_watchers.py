@@ -130,7 +130,7 @@ def test_a_sigterm_waits_for_what_one_wants_first(start_launch, clean_env, tmp_p
 
 RESTS = """
 from ezpz.launch.watchers import LauncherSide, Wait, Watcher
-from ezpz.watch.hangs import launcher
+from ezpz.watch.collectives import launcher
 
 launcher._ANSWERS = 0.1  # of 12 s
 WATCHER = Watcher("rest", "rests", launcher=":Rest", begins=True)

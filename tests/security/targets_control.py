@@ -15,7 +15,7 @@ from ezpz.launch.host.connection import Connection, End, pair
 from ezpz.launch.master import Listening
 from ezpz.launch.run.control import Control, Report
 from ezpz.launch.shared_slots import Slots
-from ezpz.watch.hangs import messages as hangs
+from ezpz.watch.collectives import messages as hangs
 from ezpz.watch.progress import messages as progress
 from lab.watching import watch_all
 

@@ -24,7 +24,7 @@ from ezpz.train import make_settings_parser, parse, setting
 from ezpz.train.data.text import read_text, read_token_file
 from ezpz.view.foreign.opening import open_foreign
 from ezpz.view.report.page import build_page
-from ezpz.watch.hangs.last_collectives import MalformedDump, read_dump
+from ezpz.watch.collectives.last_collectives import MalformedDump, read_dump
 
 RECORDED = Path(__file__).parents[1] / "track" / "recorded"
 

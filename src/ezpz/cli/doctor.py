@@ -13,19 +13,19 @@ from pathlib import Path
 from ezpz.cli import make_verb_parser
 from ezpz.cli.standard_output import refuse_standard_output
 from ezpz.cli_parser import option, run_verb
-from ezpz.cluster.diagnosis import diagnose, summary
-from ezpz.cluster.examine import compute, examine, stale_variables
-from ezpz.cluster.host_rules import Finding, listed
 from ezpz.errors import MachineError, UsageError
 from ezpz.fields import as_dict
 from ezpz.files import open_regular, own_state_folder
 from ezpz.launch.host.connection import CUT_OFF
-from ezpz.launch.host_probe import Answer, ask_each, ask_together
 from ezpz.launch.temporary import TemporaryFolder
 from ezpz.quantities import duration
 from ezpz.redact import redact_text
 from ezpz.tables import wrapped
 from ezpz.visible import painter, show, use_color, visible
+from ezpz.watch.doctor.diagnosis import diagnose, summary
+from ezpz.watch.doctor.examine import compute, examine, stale_variables
+from ezpz.watch.doctor.host_probe import Answer, ask_each, ask_together
+from ezpz.watch.host_rules import Finding, listed
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 #
 # Beside that, and without these variables, every rank under `launch` leaves its last collectives in a folder of the
-# launch (EZPZ_COLLECTIVES) when it is asked, when it raises, and when Python ends: `ezpz.watch.hangs.last_collectives`.
+# launch (EZPZ_COLLECTIVES) when it is asked, when it raises, and when Python ends:
+# `ezpz.watch.collectives.last_collectives`.
 
 
 def answer_requests(rank: int, backend: str, environ: Mapping[str, str]) -> None:

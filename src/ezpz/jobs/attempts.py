@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-    from ezpz.launch.host_probe import Answer
     from ezpz.launch.session import Session
+    from ezpz.watch.doctor.host_probe import Answer
 
 __all__ = ["probe_hosts", "refuse_inside_torchrun", "run_attempts", "verdicts"]
 
@@ -272,9 +272,9 @@ def probe_hosts(
     """
     import shlex
 
-    from ezpz.cluster.examine import PROBE
-    from ezpz.launch.host_probe import ask_each
     from ezpz.launch.temporary import TemporaryFolder
+    from ezpz.watch.doctor.examine import PROBE
+    from ezpz.watch.doctor.host_probe import ask_each
 
     flavour = ["--flavour", options.flavour] if options.flavour else []
     own = ["--launcher-args", shlex.join(options.launcher_args)] if options.launcher_args else []
@@ -291,7 +291,7 @@ def verdicts(answers: Mapping[str, Answer], devices: Mapping[str, int]) -> dict[
         answers: Of each host.
         devices: How many devices each must have; a host that is not named may have any number.
     """
-    from ezpz.cluster.host_rules import majority
+    from ezpz.watch.host_rules import majority
 
     counts = [_computed(each).get("count") for each in answers.values()]
     usual, number = majority([count for count in counts if count is not None])
@@ -300,7 +300,7 @@ def verdicts(answers: Mapping[str, Answer], devices: Mapping[str, int]) -> dict[
 
 
 def _verdict(answer: Answer, devices: int | None, usual: int | None) -> ProbedHost:
-    from ezpz.cluster.diagnosis import diagnose
+    from ezpz.watch.doctor.diagnosis import diagnose
 
     if answer.facts is None:
         slow = "it runs what asks it, and has not answered within the time of a probe"

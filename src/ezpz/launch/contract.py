@@ -13,7 +13,7 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
     EZPZ_NO_MPI=--mpi no     by the option that is named, no rank starts one: the agent ends one that does
     EZPZ_RUN_ID=5f3a0c1e     TORCHELASTIC_RUN_ID once more: a launcher inside a rank changes that one alone
     EZPZ_RECORDER=/tmp/…     folder for the dumps of torch's flight recorder (`ezpz.launch.host.rank_start`)
-    EZPZ_COLLECTIVES=/tmp/…  folder where ranks leave their last collectives (`ezpz.watch.hangs.last_collectives`)
+    EZPZ_COLLECTIVES=/tmp/…  folder where ranks leave their last collectives (`ezpz.watch.collectives.last_collectives`)
     EZPZ_IGNORED=1 2         signals that the launcher was started with ignored, as by `nohup`: ranks ignore them too
     EZPZ_PATH=/usr/bin:/bin  the user's PATH, which the shim gives back where the launcher may have changed it
     EZPZ_LD_LIBRARY_PATH=    the same for this one; empty where the user has none

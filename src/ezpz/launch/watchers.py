@@ -116,9 +116,9 @@ WATCHERS = (
     Watcher(
         "hangs",
         "stacks and collectives",
-        host="ezpz.watch.hangs.host:StacksOfHost",
-        launcher="ezpz.watch.hangs.launcher:Hangs",
-        messages="ezpz.watch.hangs.messages",
+        host="ezpz.watch.collectives.host:StacksOfHost",
+        launcher="ezpz.watch.collectives.launcher:Hangs",
+        messages="ezpz.watch.collectives.messages",
         reports=("stacks", "collectives"),
         orders=("stacks", "collectives?"),
         fails=True,
@@ -155,7 +155,7 @@ WATCHERS = (
         messages="ezpz.watch.unconnected.messages",
         reports=("unconnected",),
     ),
-    Watcher("leftovers", "memory of devices", host="ezpz.watch.leftovers.host:LeftoversOfHost", scope="host"),
+    Watcher("leftovers", "memory of devices", host="ezpz.watch.device_memory.host:LeftoversOfHost", scope="host"),
     Watcher(
         "preflight",
         "hosts",

@@ -1,4 +1,4 @@
-"""Say what ``collectives.json`` of a launch holds: the last collectives of every rank, from ``watch/hangs``."""
+"""Say what ``collectives.json`` of a launch holds: the last collectives of every rank, from ``watch/collectives``."""
 
 from __future__ import annotations
 

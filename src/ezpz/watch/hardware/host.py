@@ -1,7 +1,7 @@
 """Keep a host's sampler running for its agent, and sum up its samples for the launcher.
 
-The sampler is a child process (`ezpz.watch.hardware.sampler.child`): a driver that answers no more cannot hold the
-agent, not even at its end. It ends the sampling of its host, which is said once.
+The sampler is a child process (`ezpz.watch.hardware.sampler.sampler_process`): a driver that answers no more cannot
+hold the agent, not even at its end. It ends the sampling of its host, which is said once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from ezpz.launch.host import process_tree
 from ezpz.launch.watchers import HostHandle, HostSide
 from ezpz.watch.hardware import messages
-from ezpz.watch.hardware.sampler.child import SOURCES
+from ezpz.watch.hardware.sampler.sampler_process import SOURCES
 from ezpz.watch.progress.messages import Busy
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -306,7 +306,7 @@ def _be_sampler(pipe: int, pids: Iterable[int], every: float, asked: Any) -> Non
     """Be the sampler until the agent ends; never returns."""
     try:
         process_tree.be_a_helper("ezpz-sampler", pipe)
-        from ezpz.watch.hardware.sampler.child import sample
+        from ezpz.watch.hardware.sampler.sampler_process import sample
 
         sample(pipe, pids, every, asked)
     finally:

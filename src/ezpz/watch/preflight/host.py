@@ -6,7 +6,7 @@ import _thread
 import os
 
 from ezpz.launch.watchers import HostSide
-from ezpz.watch.preflight.look import look
+from ezpz.watch.preflight.fast_check import look
 from ezpz.watch.preflight.messages import Look
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

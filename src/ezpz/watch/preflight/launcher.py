@@ -1,6 +1,6 @@
 """Judge what the hosts of a launch look like before its ranks begin: what must fail is refused, the rest noted once.
 
-`ezpz.watch.preflight.look` finds the facts: agents on their hosts, or this process where all ranks run here.
+`ezpz.watch.preflight.fast_check` finds the facts: agents on their hosts, or this process where all ranks run here.
 ``--check full`` asks `ezpz doctor` first, for all else that it knows.
 """
 
@@ -11,13 +11,13 @@ import os
 import time
 from functools import cache
 
-from ezpz.cluster import host_rules
-from ezpz.cluster.host_rules import Finding, gather, listed, majority
 from ezpz.errors import EzpzError, MachineError, UsageError
 from ezpz.fields import Record
 from ezpz.interpreter import module_line, script_of
 from ezpz.launch.run.failures import UNREACHED_BY_ALL
 from ezpz.launch.watchers import LauncherHandle, LauncherSide
+from ezpz.watch import host_rules
+from ezpz.watch.host_rules import Finding, gather, listed, majority
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Preflight(LauncherSide):
 
     def _look_here(self) -> None:
         """Look at this host, where all ranks run."""
-        from ezpz.watch.preflight.look import look
+        from ezpz.watch.preflight.fast_check import look
         from ezpz.watch.preflight.messages import Look
 
         begun, plan = time.monotonic(), self._plan

@@ -1,9 +1,9 @@
 """Look at one host as a launch would find it: Python, devices, disks, network, limits, stale variables.
 
-``python3 -m ezpz.cluster.examine REQUEST`` prints one line of JSON, which begins with ``{"examined": 1,``; REQUEST is a
-JSON object with what is wanted, see `examine`. With ``compute`` in it another line follows, which also holds what each
-device has computed. As ranks of a launch, one per host, such processes also try to reach the first one at MASTER_ADDR.
-`ezpz.cluster.diagnosis` says what is wrong with the answers.
+``python3 -m ezpz.watch.doctor.examine REQUEST`` prints one line of JSON, which begins with ``{"examined": 1,``; REQUEST
+is a JSON object with what is wanted, see `examine`. With ``compute`` in it another line follows, which also holds what
+each device has computed. As ranks of a launch, one per host, such processes also try to reach the first one at
+MASTER_ADDR. `ezpz.watch.doctor.diagnosis` says what is wrong with the answers.
 
 Whatever may hang is asked with a limit: a mount in a process of its own, because a thread that hangs in one keeps its
 process from ending; a name server or a driver's tool in a thread. Only facts are returned that a support ticket may
@@ -21,9 +21,9 @@ import time
 from functools import partial
 
 from ezpz.cluster.devices.mask_variables import MASKS
-from ezpz.cluster.health import device_health, quotas
 from ezpz.cluster.installed import installed_versions, mpi_of_mpi4py
 from ezpz.cluster.network import INTERFACE_VARIABLES, interface_addresses, route_to
+from ezpz.watch.doctor.health import device_health, quotas
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _LIMITS = {  # seconds for what only a busy host, or a slow disk, makes late, an
     "devices": 8.0,  # a driver's tool may have to wake them
     "quotas": 8.0,
     "health": 8.0,
-    "master": 15.0,  # see `ezpz.cluster.meeting`
+    "master": 15.0,  # see `ezpz.watch.doctor.first_host`
 }
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 _STALE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -165,7 +165,7 @@ def _elsewhere(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[s
 
     from ezpz.errors import MachineError
 
-    begin = f"import sys; sys.path[:] = {sys.path!r}; from ezpz.cluster.examine import print_facts; print_facts()"
+    begin = f"import sys; sys.path[:] = {sys.path!r}; from ezpz.watch.doctor.examine import print_facts; print_facts()"
     line = [sys.executable, "-c", begin, json.dumps({**request, "compute": False, "forks": True})]
     reading, writing = os.pipe()
     child = subprocess.Popen(line, env=dict(environ), stdin=subprocess.DEVNULL, stdout=writing)
@@ -188,7 +188,7 @@ def _elsewhere(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[s
     if facts is None:
         raise MachineError(
             f"the process that looks at this host ({sys.executable}) gave no answer; expected a line of JSON within "
-            f"{_ALL:g} s. See what `{sys.executable} -m ezpz.cluster.examine` says."
+            f"{_ALL:g} s. See what `{sys.executable} -m ezpz.watch.doctor.examine` says."
         )
     return facts
 
@@ -512,14 +512,14 @@ def _master(environ: Mapping[str, str]) -> dict[str, Any]:
 
     Returns:
         ``name`` (MASTER_ADDR), the ``addresses`` that it means here, the ``interface`` that leads there, ``rank``, and
-        what `ezpz.cluster.meeting` returns: the ``problem`` of connecting, empty where it worked, and so on. Empty
-        outside a launch over several hosts.
+        what `ezpz.watch.doctor.first_host` returns: the ``problem`` of connecting, empty where it worked, and so on.
+        Empty outside a launch over several hosts.
     """
     world, rank, name = environ.get("WORLD_SIZE", ""), environ.get("RANK", ""), environ.get("MASTER_ADDR", "")
     port = environ.get("MASTER_PORT", "")
     if not (environ.get("EZPZ_LAUNCH_ID") and world.isdigit() and rank.isdigit() and port.isdigit() and int(world) > 1):
         return {}
-    from ezpz.cluster.meeting import join, receive
+    from ezpz.watch.doctor.first_host import join, receive
 
     met = receive(int(port), int(world) - 1) if rank == "0" else join(name, int(port), int(rank))
     route = route_to(name)

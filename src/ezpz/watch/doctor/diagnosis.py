@@ -1,6 +1,6 @@
-"""Say what is wrong with hosts, from what `ezpz.cluster.examine` found on each: pure, and one rule per function.
+"""Say what is wrong with hosts, from what `ezpz.watch.doctor.examine` found on each: pure, and one rule per function.
 
-Rules that a launch asks as well are those of `ezpz.cluster.host_rules`.
+Rules that a launch asks as well are those of `ezpz.watch.host_rules`.
 
 A problem is what must make a launch fail, or hang; everything else that is worth a word is a note. Each has a cure:
 what to type, or whom to ask.
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 
-from ezpz.cluster import host_rules
-from ezpz.cluster.host_rules import Finding, gather, listed, majority
 from ezpz.cluster.installed import MPICH_KIND, OPEN_MPI
 from ezpz.cluster.network import chosen_interfaces
+from ezpz.watch import host_rules
+from ezpz.watch.host_rules import Finding, gather, listed, majority
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import time
 from ezpz import proc
 from ezpz.launch.host import process_stacks, rank_start
 from ezpz.launch.watchers import HostHandle, HostSide
-from ezpz.watch.hangs import messages
-from ezpz.watch.hangs.last_collectives import Question, collected
+from ezpz.watch.collectives import messages
+from ezpz.watch.collectives.last_collectives import Question, collected
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from functools import partial
 from ezpz import proc
 from ezpz.files import open_regular
 from ezpz.launch.host import rank_start
-from ezpz.watch.hangs import messages
+from ezpz.watch.collectives import messages
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """Judge facts of hosts: the rules, and the words, that `launch --check`, `ezpz doctor` and a probe share.
 
-Each rule is a pure function of values, however closely a host was looked at. `ezpz.cluster.diagnosis` has those that
-only `ezpz doctor` has facts for, and `ezpz.watch.preflight.launcher` says which findings keep ranks from beginning.
+Each rule is a pure function of values, however closely a host was looked at. `ezpz.watch.doctor.diagnosis` has those
+that only `ezpz doctor` has facts for, and `ezpz.watch.preflight.launcher` says which findings keep ranks from
+beginning.
 """
 
 from __future__ import annotations

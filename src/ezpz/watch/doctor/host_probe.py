@@ -1,7 +1,7 @@
 """Ask hosts how they are: by one launch, or side by side, each by one of its own, so that no host waits for another.
 
 Attempts probe their hosts in the latter way, and `ezpz doctor` those of a job of which some do not come up. What a host
-answers is that of `ezpz.cluster.examine`.
+answers is that of `ezpz.watch.doctor.examine`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Answer(Record):
     """What has come of asking a host.
 
     Attributes:
-        facts: What `ezpz.cluster.examine` has found there; None where that has not come.
+        facts: What `ezpz.watch.doctor.examine` has found there; None where that has not come.
         began: Whether a process has begun there, however far it came.
         words: Why its launch has failed.
         said: The last line of another program meanwhile, such as ssh, or of an agent that cannot reach the launcher.
@@ -56,7 +56,7 @@ def ask_together(request: Mapping[str, Any], folder: str, *options: str) -> tupl
     """Ask hosts by one launch, in which they also try to reach the first.
 
     Args:
-        request: As `ezpz.cluster.examine.examine` takes it.
+        request: As `ezpz.watch.doctor.examine.examine` takes it.
         folder: For the record of the launch; it is made.
         options: Of `launch`: hosts, limits.
 
@@ -82,7 +82,7 @@ def ask_each(hosts: Sequence[str], request: Mapping[str, Any], folder: str, *opt
 
     Args:
         hosts: Their names, each once.
-        request: As `ezpz.cluster.examine.examine` takes it.
+        request: As `ezpz.watch.doctor.examine.examine` takes it.
         folder: For the records of the launches; whoever made it removes it.
         options: Of `launch`, such as the launcher.
     """
@@ -114,12 +114,12 @@ def _start(request: Mapping[str, Any], folder: str, options: Sequence[str]) -> s
     """Start the launch of a process on each host that looks at it; it is none of the user's."""
     import subprocess
 
-    from ezpz.cluster.examine import stale_variables
+    from ezpz.watch.doctor.examine import stale_variables
 
     os.mkdir(folder, 0o700)
     # Nothing is looked at before: this is the look, and ``--check full`` would ask it again.
     fixed = ("--ppn", "1", "--oversubscribe", "--check", "off", "--log-dir", folder)
-    examine = [*module_line("ezpz.cluster.examine"), json.dumps(request)]
+    examine = [*module_line("ezpz.watch.doctor.examine"), json.dumps(request)]
     dropped = {*stale_variables(os.environ), *_OF_NO_RANK}
     environ = {name: value for name, value in os.environ.items() if name not in dropped}
     with open(os.path.join(folder, "answer"), "wb") as out, open(os.path.join(folder, "words"), "wb") as words:
@@ -165,7 +165,7 @@ def _answer(folder: str, waited: float | None) -> Answer:
 
 def _facts(folder: str) -> list[Facts]:
     """Return what each host has found; its last line holds the most."""
-    from ezpz.cluster.examine import parse_answer
+    from ezpz.watch.doctor.examine import parse_answer
 
     with open(os.path.join(folder, "answer"), encoding="utf-8", errors="replace") as file:
         return [*{facts["host"]: facts for line in file if (facts := parse_answer(line))}.values()]

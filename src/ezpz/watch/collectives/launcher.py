@@ -9,7 +9,7 @@ from ezpz.fields import to_fields
 from ezpz.launch.host.process_stacks import Frame
 from ezpz.launch.stack_groups import locate, summarise, words_of
 from ezpz.launch.watchers import LauncherHandle, LauncherSide
-from ezpz.watch.hangs.messages import CollectivesTold, StacksTaken, TakeStacks, TellCollectives
+from ezpz.watch.collectives.messages import CollectivesTold, StacksTaken, TakeStacks, TellCollectives
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

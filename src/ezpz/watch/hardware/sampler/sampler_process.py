@@ -95,10 +95,10 @@ class Reader:
 
             return Nvml(self._ranks)
         if name == "/proc":
-            from ezpz.watch.hardware.sampler.host import Host
+            from ezpz.watch.hardware.sampler.sampled_host import Host
 
             return Host(self._ranks)
-        from ezpz.watch.hardware.sampler.files import Files
+        from ezpz.watch.hardware.sampler.counter_files import Files
 
         return Files(self._ranks)
 
