@@ -92,12 +92,12 @@ fuzz:
 matrix:
 	@tests/lab/setup venv mpi
 	@EZPZ_TEST_ATTEMPTS=$(REPEATS) EZPZ_TEST_KILLS=$(KILLS) EZPZ_TEST_PROBES=$(PROBES) \
-	  EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest tests/attempts/test_faults.py \
-	  tests/attempts/test_host_probe.py tests/attempts/test_training.py tests/reliability/test_cases.py \
+	  EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest tests/jobs/test_faults.py \
+	  tests/jobs/test_host_probe.py tests/jobs/test_training.py tests/reliability/test_cases.py \
 	  tests/reliability/test_moments.py \
 	  tests/reliability/test_slurm_endings.py tests/reliability/test_openpbs_endings.py tests/dist/test_endings.py \
-	  tests/dist/test_ranks_agree.py tests/track/test_end_of_job.py tests/launch/test_preflight.py \
-	  tests/launch/test_chain.py::test_random_kills_make_no_second_writer_and_lose_no_checkpoint \
+	  tests/dist/test_ranks_agree.py tests/track/test_end_of_job.py tests/watch/test_preflight.py \
+	  tests/jobs/test_chain.py::test_random_kills_make_no_second_writer_and_lose_no_checkpoint \
 	  tests/reliability/test_submitted_chain.py $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
 	  for table in matrix early cuts shims endings openpbs; do \
 	    $(BIN)/python tests/reliability/tables.py $$table .test/matrix.json docs/reliability.md || exit; done; \

@@ -1,6 +1,6 @@
 """A second shell of a job: `ezpz_get_job_env`, `savejobenv` and `getjobenv`.
 
-What is kept for it: tests/launch/test_kept_jobs.py.
+What is kept for it: tests/jobs/test_kept_jobs.py.
 """
 
 from shells import ROOT, UTILS, job, on_host

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from folders import environ
 
 from lab import process
+from lab.run_folders import environ
 
 ON_CPU = {"OMP_NUM_THREADS": "1", "TORCH_DEVICE": "cpu"}
 IN_RANKS = Path(__file__).with_name("in_ranks_across.py")

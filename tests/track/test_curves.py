@@ -5,12 +5,12 @@ import math
 import random
 
 import pytest
-from folders import leave_run
 
 from ezpz.cli.runs import main as runs
 from ezpz.track import History
 from ezpz.track.loss_findings import curve_findings
 from ezpz.track.values import encode
+from lab.run_folders import leave_run
 
 NAN, INF = math.nan, math.inf
 

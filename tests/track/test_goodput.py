@@ -5,11 +5,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from folders import leave_run
 
 from ezpz.fields import replace
 from ezpz.track.goodput_account import ROWS, Span, account, advise, best_interval, read_spans, share_lost
 from ezpz.track.run_reader import open_run
+from lab.run_folders import leave_run
 
 BEGIN = 1_795_188_000.0
 

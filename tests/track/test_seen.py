@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from folders import leave_run
 
 from ezpz.track import History
 from ezpz.track.identical_batches import batch_findings, read_seen
@@ -11,6 +10,7 @@ from ezpz.track.over_ranks.slices import Slicer
 from ezpz.track.over_ranks.window import records
 from ezpz.track.run_reader import open_run
 from ezpz.track.step_states import BATCH, BatchSeen, Keeper, Seen, noted, packed, together, unpacked
+from lab.run_folders import leave_run
 
 FORM = "int64[8,128]"
 

@@ -8,13 +8,13 @@ import threading
 import time
 
 import pytest
-from folders import environ
 
 from ezpz import proc
 from ezpz.track import dataset
 from ezpz.track.lazy_dataset import open_dataset
 from ezpz.track.run_reader import open_run
 from lab.process import wait_until
+from lab.run_folders import environ
 
 START = """
 import ctypes, os, signal, sys, time

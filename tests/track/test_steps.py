@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from folders import leave_run
 
 from ezpz.cli.runs import glance
 from ezpz.track import History
@@ -13,6 +12,7 @@ from ezpz.track.run_reader import open_run
 from ezpz.view.card import card
 from ezpz.view.report.head import header
 from ezpz.view.terminal.screen import Screen
+from lab.run_folders import leave_run
 
 
 def rows_of(steps, each, *after, every=40, evaluation=({"eval/loss": 0.5},)):

@@ -10,7 +10,6 @@ import sys
 import time
 
 import pytest
-from folders import environ
 
 from ezpz.track import read_journal
 from ezpz.track.dataset import export_run
@@ -18,6 +17,7 @@ from ezpz.track.lazy_dataset import open_dataset
 from ezpz.track.run_reader import open_run
 from ezpz.view.plots import draw_run
 from lab.process import wait_until
+from lab.run_folders import environ
 
 MOMENTS = 25
 

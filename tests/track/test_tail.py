@@ -5,11 +5,11 @@ import sys
 import time
 
 import pytest
-from folders import environ
 
 from ezpz.errors import TrackError
 from ezpz.track.journal_writer import Journal
 from ezpz.view.terminal.follow import Tail
+from lab.run_folders import environ
 
 
 def line(step, **metrics):

@@ -8,11 +8,11 @@ import threading
 
 import h5py
 import pytest
-from folders import environ
 from test_history import files, run_json
 
 from ezpz.errors import UsageError
 from ezpz.track import History, read_journal
+from lab.run_folders import environ
 
 
 def test_a_folder_used_again_is_added_to(make_history):

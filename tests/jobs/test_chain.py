@@ -17,7 +17,7 @@ from lab import process
 from lab.small_pbs import SmallPbs
 
 pytestmark = pytest.mark.slow
-CHAINED = Path(__file__).parent / "scripts" / "chained.py"
+CHAINED = Path(__file__).parents[1] / "launch" / "scripts" / "chained.py"
 JOB = """\
 #!/bin/bash
 #PBS -l select=1

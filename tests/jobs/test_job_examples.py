@@ -9,12 +9,12 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from cli.test_submit import COMMAND, check_shell, fake, place, programs
 from ezpz.cluster import probe
 from ezpz.cluster.site import load
 from ezpz.jobs.job_file import read_option
 from ezpz.jobs.job_handler import handler
 from ezpz.jobs.submit import main
+from jobs.test_submit import COMMAND, check_shell, fake, place, programs
 
 __all__ = ["fake", "place", "programs"]
 DATA = Path(__file__).parents[1] / "data" / "job_examples"

@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from folders import environ
 
 from ezpz.cli.compare import main
 from ezpz.track.run_reader import open_run
 from ezpz.view.compare.comparison import compare_runs
+from lab.run_folders import environ
 
 HERE = Path(__file__).parent
 # The small one keeps the promise in every run; `make learn` trains the other two as well.

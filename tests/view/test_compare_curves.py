@@ -4,13 +4,13 @@ import time
 
 import numpy as np
 import pytest
-from folders import leave_run
 
 from ezpz.errors import UsageError
 from ezpz.track.values import encode
 from ezpz.view.compare.comparison import compare_runs
 from ezpz.view.compare.divergence import Tolerance, measure, tolerance, window_of
 from ezpz.view.compare.paired_curves import Pair
+from lab.run_folders import leave_run
 
 NOISE = np.random.default_rng(0)
 STEPS = 400

@@ -33,7 +33,7 @@ from ezpz.watch.saving.rules import ask_at, longest_wait, step_ahead
 from ezpz.watch.saving.trigger_files import found_in
 from lab import process
 
-SCRIPT = Path(__file__).parent / "scripts" / "saves_when_asked.py"
+SCRIPT = Path(__file__).parents[1] / "launch" / "scripts" / "saves_when_asked.py"
 
 
 def test_when_to_ask(subtests):

@@ -21,7 +21,7 @@ def environ(clean_env, tmp_path):
 
 
 OF_THE_MACHINE = {"space", "inodes", "write", "copies", "nofile", "nproc", "memlock", "hangs", "clock"}
-if not selection.HAS_TORCH:  # the finding is right, and another test's: tests/cli/test_doctor_faults.py
+if not selection.HAS_TORCH:  # the finding is right, and another test's: tests/watch/test_doctor_faults.py
     OF_THE_MACHINE.add("torch")
 
 

@@ -8,9 +8,9 @@ import sys
 import termios
 
 import pytest
-from folders import environ
 
 from ezpz.view.terminal.screen import LEAST, PIPED, look, say
+from lab.run_folders import environ
 
 
 @pytest.fixture

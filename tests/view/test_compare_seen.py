@@ -4,7 +4,6 @@ import sys
 
 import numpy as np
 import pytest
-from folders import leave_run
 
 from ezpz.track.run_reader import open_run
 from ezpz.track.step_states import BatchSeen, Keeper, Seen
@@ -12,6 +11,7 @@ from ezpz.view.compare.comparison import compare_runs
 from ezpz.view.compare.comparison_output import as_object, render
 from ezpz.view.compare.step_differences import compare_seen
 from lab import process
+from lab.run_folders import leave_run
 
 STEPS = 400
 CURVE = 2.0 * np.exp(-np.arange(STEPS) / 200) + 1.0 + 0.05 * np.random.default_rng(0).standard_normal(STEPS)

@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from folders import leave_run
 from test_textplot import SHAPES
 
 from ezpz.quantities import duration, number
@@ -17,6 +16,7 @@ from ezpz.track.values import encode
 from ezpz.view.report import build_page, write_report
 from ezpz.view.report.charts import hosts_startup_chart
 from ezpz.view.report.heat import gray_png
+from lab.run_folders import leave_run
 
 HOSTILE = [
     "</script><script>window.hacked=1</script>",

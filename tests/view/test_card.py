@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from folders import environ
 
 from ezpz.track import History
 from ezpz.track.run_reader import open_run
 from ezpz.view.card import card, resume_words
 from ezpz.view.run_summary import accuracies
 from ezpz.view.terminal.screen import Screen
+from lab.run_folders import environ
 
 NORMAL, WIDE, NARROW, PLAIN = Screen(80), Screen(200), Screen(40), Screen(80, ascii_only=True)
 

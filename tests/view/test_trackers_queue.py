@@ -8,11 +8,11 @@ import threading
 import time
 
 import pytest
-from folders import environ
 
 from ezpz.errors import UsageError
 from ezpz.view.trackers import About, Trackers
 from ezpz.view.trackers import worker as worker_module
+from lab.run_folders import environ
 
 
 class Kept:
