@@ -12,7 +12,7 @@ import time
 import torch
 from torch import nn
 
-from ezpz.track.step_states import EVERY, BatchSeen, Keeper, Seen
+from ezpz.track.step_states import EVERY, BatchSeen, Seen, StepStates
 from ezpz.train.data.checksum import sum_of
 from ezpz.view.effective import LiveSettings, generator_sums
 
@@ -51,7 +51,7 @@ def settings():
 def kept():
     """Return the microseconds that keeping a step takes, and the bytes in the journal of 50 steps."""
     lines = []
-    keeper = Keeper(lambda step, content: lines.append(json.dumps({"step": step, "m": content})), None)
+    keeper = StepStates(lambda step, content: lines.append(json.dumps({"step": step, "m": content})), None)
     batch = BatchSeen(123456789, "int64[8,128] int64[8,128]", 0, 8)
     number = iter(range(10**9))
     taken = microseconds(lambda: keeper.add(next(number), Seen(batch)))

@@ -11,7 +11,7 @@ import pytest
 from ezpz.jobs.attempts import verdicts
 from ezpz.watch.doctor import examine
 from ezpz.watch.doctor.diagnosis import diagnose
-from ezpz.watch.doctor.host_probe import Answer
+from ezpz.watch.doctor.host_probe import HostAnswer
 from lab import seed
 from lab.ssh import LAUNCH, Site
 
@@ -29,7 +29,7 @@ def computed(tmp_path, monkeypatch, sick):
 
 
 def asked(**found):
-    return Answer(facts={"host": "n", "devices": {"kind": "cuda", "count": 2}, "compute": found}, began=True)
+    return HostAnswer(facts={"host": "n", "devices": {"kind": "cuda", "count": 2}, "compute": found}, began=True)
 
 
 GOOD = {"imported": 0.1, "count": 2, "wrong": [], "fails": {}, "problem": ""}
@@ -67,8 +67,10 @@ def test_where_torch_finds_no_device_on_any_host_none_is_gone():
 
 
 def test_fewer_devices_than_planned_are_gone_and_a_late_answer_is_no_silence():
-    late = Answer(facts=None, began=True)
-    found = verdicts({"n01": asked(**GOOD), "n02": late, "n03": Answer(None, False, "No route to host")}, {"n01": 4})
+    late = HostAnswer(facts=None, began=True)
+    found = verdicts(
+        {"n01": asked(**GOOD), "n02": late, "n03": HostAnswer(None, False, "No route to host")}, {"n01": 4}
+    )
     assert found["n01"].fails == "it has 2 devices; expected 4"
     assert (found["n02"].answered, found["n02"].fails) == (True, "")
     assert (found["n03"].answered, found["n03"].notes) == (False, ("No route to host",))

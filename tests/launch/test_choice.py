@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ezpz.cluster import Allocation
-from ezpz.cluster.scheduler import Reach, scheduler
+from ezpz.cluster.scheduler import RemoteShellAccess, scheduler
 from ezpz.cluster.site import Recognise, Site
 from ezpz.errors import LaunchError, UsageError
 from ezpz.launch.launcher_choice import choose, identify
@@ -124,7 +124,13 @@ def test_the_task_manager_of_pbs_starts_agents_where_there_is_no_mpi(machine, tm
 
     def choice(job=PBS, here=False, requested="", **how):
         found = choose(
-            job, scheduler(job.scheduler), environ, run, is_here=here, requested=requested, reach=Reach(**how)
+            job,
+            scheduler(job.scheduler),
+            environ,
+            run,
+            is_here=here,
+            requested=requested,
+            reach=RemoteShellAccess(**how),
         )
         return found.flavour.name if found.flavour else "local", found.reason
 

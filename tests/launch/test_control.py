@@ -13,13 +13,13 @@ from ezpz import local_socket
 from ezpz.errors import LaunchError
 from ezpz.launch.agent_messages import ConnectOutput, Done, Lost, Note, OutputTaken, Piece, Signal, Up
 from ezpz.launch.host.connection import Connection, End, LauncherGoneError, connect, is_launcher_gone, pair
-from ezpz.launch.master import Listening
+from ezpz.launch.master import ListenAddress
 from ezpz.launch.run.control import Control, Report
 from lab.agents import failed, settings
 from lab.process import wait_until
 
 SETTINGS = settings(log_dir="/logs", idle=5.0, by_rank=True)
-LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
+LOOPBACK = ListenAddress("127.0.0.1", ("127.0.0.1",), "for tests")
 NOWHERE = "255.255.255.255"  # no host has it, and nothing is sent
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
 

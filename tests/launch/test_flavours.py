@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ezpz.cluster import Allocation, recognise
-from ezpz.cluster.scheduler import Reach, scheduler
+from ezpz.cluster.scheduler import RemoteShellAccess, scheduler
 from ezpz.errors import LaunchError, UsageError
 from ezpz.interpreter import module_line
 from ezpz.launch import Placement
@@ -222,7 +222,7 @@ def test_the_task_manager_of_pbs_starts_the_daemons_of_an_mpi(tmp_path, subtests
     second = f"EZPZ_REMOTE_AS=4711,{','.join(scheduler('pbs').remote_needs)}"
 
     def planned(name, environ, site=None, process=0):
-        found = Reach(process=process) if process else reach(scheduler("pbs"), "1.head", environ, site)
+        found = RemoteShellAccess(process=process) if process else reach(scheduler("pbs"), "1.head", environ, site)
         choice = Choice(flavour(name), "mpiexec", "t")
         chosen = Chosen(choice, site=site, reach=found)
         return LaunchPlan(MANY, chosen, hostfile="/f", environ=environ, scheduler=scheduler("pbs"))

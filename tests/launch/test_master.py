@@ -13,7 +13,7 @@ from ezpz.cluster.network import Route
 from ezpz.cluster.site import Recognise, Site
 from ezpz.errors import LaunchError, UsageError
 from ezpz.launch import Placement, master
-from ezpz.launch.master import Listening, choose_address, choose_port, listening
+from ezpz.launch.master import ListenAddress, choose_address, choose_port, listening
 
 HERE = Placement(("localhost",), (2,), "-n")
 OTHERS = Placement(("192.0.2.7", "192.0.2.8"), (1, 1), "--hosts")
@@ -101,10 +101,10 @@ def routes(monkeypatch, addresses):
 
 def test_agents_are_awaited_on_the_interface_that_leads_to_all_hosts(monkeypatch):
     routes(monkeypatch, dict.fromkeys(("n01", "n02", "n03"), "10.0.0.1"))
-    assert listening(THREE) == Listening("10.0.0.1", ("10.0.0.1",), "the route to all 3 other hosts")
+    assert listening(THREE) == ListenAddress("10.0.0.1", ("10.0.0.1",), "the route to all 3 other hosts")
     one = Placement(("n01",), (1,), "--hosts")
-    assert listening(one) == Listening("10.0.0.1", ("10.0.0.1",), "the route to n01")
-    assert listening(HERE) == Listening("127.0.0.1", ("127.0.0.1",), "all ranks are here")
+    assert listening(one) == ListenAddress("10.0.0.1", ("10.0.0.1",), "the route to n01")
+    assert listening(HERE) == ListenAddress("127.0.0.1", ("127.0.0.1",), "all ranks are here")
 
 
 def test_hosts_that_are_other_names_of_this_one_need_loopback_alone(monkeypatch):
@@ -116,13 +116,13 @@ def test_where_routes_differ_or_are_not_known_it_is_all_interfaces(monkeypatch):
     me = socket.gethostname()
     routes(monkeypatch, {"n01": "10.0.0.1", "n02": "10.1.0.1", "n03": "10.0.0.1"})
     why = "10.0.0.1 is the way to n01; 10.1.0.1 is the way to n02"
-    assert listening(THREE) == Listening("", ("10.0.0.1", "10.1.0.1", me), why, exposed=True)
+    assert listening(THREE) == ListenAddress("", ("10.0.0.1", "10.1.0.1", me), why, exposed=True)
     routes(monkeypatch, {"n01": "10.0.0.1", "n03": "127.0.0.1"})
-    assert listening(THREE) == Listening("", ("10.0.0.1", me), "this host knows no route to n02", exposed=True)
+    assert listening(THREE) == ListenAddress("", ("10.0.0.1", me), "this host knows no route to n02", exposed=True)
     seconds = itertools.count()  # a name server that takes its time
     monkeypatch.setattr("ezpz.launch.master.time", SimpleNamespace(monotonic=lambda: 1.5 * next(seconds)))
     why = "it took more than 2 s to look up 1 of 3 hosts"
-    assert listening(THREE) == Listening("", ("10.0.0.1", me), why, exposed=True)
+    assert listening(THREE) == ListenAddress("", ("10.0.0.1", me), why, exposed=True)
 
 
 def test_of_many_hosts_with_unknown_names_few_are_looked_up(monkeypatch):

@@ -21,7 +21,7 @@ from ezpz.launch.host.connection import Connection, End, connect, pair
 from ezpz.launch.host.local_world import RankPipes
 from ezpz.launch.host.rank_output import RankOutput
 from ezpz.launch.host.rank_process import RankProcess
-from ezpz.launch.master import Listening
+from ezpz.launch.master import ListenAddress
 from ezpz.launch.run.control import Control
 from ezpz.launch.run.terminal import Screen
 from ezpz.launch.shared_slots import SLOT_SIZE, SLOTS, Slots
@@ -29,7 +29,7 @@ from lab.agents import settings
 from lab.process import wait_until
 
 SETTINGS = settings()
-LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
+LOOPBACK = ListenAddress("127.0.0.1", ("127.0.0.1",), "for tests")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
 TRACEBACK = b'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nOSError: x\n'
 WARNING = b"a.py:3: UserWarning: this is old\n"

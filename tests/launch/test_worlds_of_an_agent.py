@@ -32,7 +32,7 @@ from ezpz.launch.host.connection import NoConnection, pair
 from ezpz.launch.host.local_world import LocalWorld
 from ezpz.launch.host.payload import pack
 from ezpz.launch.host.rank_process import RankProcess
-from ezpz.launch.master import Listening
+from ezpz.launch.master import ListenAddress
 from ezpz.launch.run.control import Control, Report
 from ezpz.launch.watchers import Watchers
 from lab.agents import settings
@@ -40,7 +40,7 @@ from lab.process import WIPED_DAEMON, daemons, program, survivors, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets, and marks of processes")
 SRC = str(Path(start_agent.__file__).parents[3])
-LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
+LOOPBACK = ListenAddress("127.0.0.1", ("127.0.0.1",), "for tests")
 LAUNCH = os.urandom(8).hex()
 FORKED = f"""
 import socket, sys

@@ -12,7 +12,7 @@ from ezpz.launch import agent_messages, frames
 from ezpz.launch.agent_messages import Piece
 from ezpz.launch.frames import FrameReader, FrameWriter, Greeting
 from ezpz.launch.host.connection import Connection, End, pair
-from ezpz.launch.master import Listening
+from ezpz.launch.master import ListenAddress
 from ezpz.launch.run.control import Control, Report
 from ezpz.launch.shared_slots import Slots
 from ezpz.watch.collectives import messages as hangs
@@ -131,7 +131,7 @@ class Launcher:
     """A launcher with one agent, and a way to be called by strangers."""
 
     def __init__(self):
-        self.control = Control(SETTINGS, Listening("127.0.0.1", ("127.0.0.1",), "for tests"), hosts=4)
+        self.control = Control(SETTINGS, ListenAddress("127.0.0.1", ("127.0.0.1",), "for tests"), hosts=4)
         self.secret, port, _ = self.control.variable.split("@")
         self.address = ("127.0.0.1", int(port))
         self.agent = self.call(frames.REPORTS, 0, "a" * 32)

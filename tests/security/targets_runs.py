@@ -13,7 +13,7 @@ from fuzz import target
 
 from ezpz.cli import compare, export, plot, report, runs, watch
 from ezpz.errors import EzpzError
-from ezpz.track.column_blocks import Stretch, pack
+from ezpz.track.column_blocks import ParsedLines, pack
 from ezpz.track.journal_reader import read_stretch
 from ezpz.track.journal_writer import Journal
 from ezpz.track.recorded_rows import COLUMNS
@@ -126,7 +126,7 @@ def facts_of_a_run(data):
 
 def _columns():
     """The object of a block's line, a newline, and the data."""
-    part = Stretch(0, 0)
+    part = ParsedLines(0, 0)
     read_stretch(JOURNAL, part, ("", 0))
     block = pack(part, zlib.crc32(JOURNAL))
     return block.head + b"\n" + block.read(0, block.size)

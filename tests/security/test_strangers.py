@@ -23,14 +23,14 @@ from ezpz.launch.agent_messages import HELLOS, ORDERS, REPORTS, Hello, Note, Pie
 from ezpz.launch.frames import FrameReader, FrameWriter, Greeting
 from ezpz.launch.host import connection as agent_side
 from ezpz.launch.host.connection import End, connect
-from ezpz.launch.master import Listening
+from ezpz.launch.master import ListenAddress
 from ezpz.launch.run import control as control_module
 from ezpz.launch.run.control import Control, Report
 from lab.agents import settings
 from lab.process import wait_until
 
 SETTINGS = settings(log_dir="/logs", by_rank=True)
-LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
+LOOPBACK = ListenAddress("127.0.0.1", ("127.0.0.1",), "for tests")
 
 
 @pytest.fixture

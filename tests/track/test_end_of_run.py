@@ -113,8 +113,8 @@ assert not os.path.exists(f"/proc/self/task/{os.getpid()}/children") or not open
 # What only reports may not end the program. What breaks a part; what is missing then; how many problems are told.
 BROKEN = {
     "nothing": ("", set(), 0),
-    "what ranks have on their way": ("dispatch.Onward.finish = broken", set(), 1),
-    "what steps saw": ("seen.Keeper.write = broken", set(), 1),
+    "what ranks have on their way": ("dispatch.RowDispatch.finish = broken", set(), 1),
+    "what steps saw": ("seen.StepStates.write = broken", set(), 1),
     "the columns": ("stored.Columns.grow = broken", set(), 1),
     "reading the journal": ("writer.open_run = broken", {"train.h5", "report.html", "loss.txt", "loss.png"}, 1),
     "the HDF5 file": ("dataset.write_dataset = broken", {"train.h5"}, 1),
@@ -214,7 +214,7 @@ from ezpz.track import History, dispatch
 def broken(*_, **__):
     raise ArithmeticError("no luck today")
 history = History("train", "out")
-dispatch.Onward.add = broken
+dispatch.RowDispatch.add = broken
 for step in range(5):
     history.update({"loss": 1.0})
 history.finalize(plots=False, show=False)

@@ -14,7 +14,7 @@ import pytest
 from ezpz.track import recorded_rows
 from ezpz.track.distribution import Histogram
 from ezpz.track.journal_reader import iter_journal, read_journal
-from ezpz.track.journal_writer import Journal, Keeper
+from ezpz.track.journal_writer import Journal, PeriodicCall
 from ezpz.track.recorded_rows import COLUMNS, known_blocks, read_stored
 from ezpz.track.table import gather, table_of
 
@@ -72,7 +72,7 @@ def write(journal, first, count, seed=0):
 WORK = {}  # what each open journal's thread would do once a second
 
 
-class Still(Keeper):
+class Still(PeriodicCall):
     """No thread: a test says when to work."""
 
     def __init__(self, sync, work, look):
@@ -90,7 +90,7 @@ def work(journal):
 
 @pytest.fixture
 def _no_thread(monkeypatch):
-    monkeypatch.setattr("ezpz.track.journal_writer.Keeper", Still)
+    monkeypatch.setattr("ezpz.track.journal_writer.PeriodicCall", Still)
     yield
     WORK.clear()
 

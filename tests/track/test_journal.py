@@ -14,7 +14,7 @@ from test_values import VALUES, same
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.track import journal_reader, read_journal
-from ezpz.track.column_blocks import Stretch
+from ezpz.track.column_blocks import ParsedLines
 from ezpz.track.journal_reader import last_row
 from ezpz.track.journal_writer import Journal
 from lab.process import wait_until
@@ -347,7 +347,7 @@ def test_large_pieces_are_read_alike_with_and_without_orjson(odd, monkeypatch):
     found = []
     for has_orjson in (True, False):  # as if it were installed or not, which is asked once in a process
         monkeypatch.setattr(journal_reader, "_has_orjson", lambda known=has_orjson: known)
-        part, added = Stretch(0, 0), []
+        part, added = ParsedLines(0, 0), []
         monkeypatch.setattr(part.records, "add", lambda *row, added=added: added.append(repr(row)))
         journal_reader.read_stretch(data, part, ("metrics.jsonl", 0))
         found.append((added, part.windows, part.lines, part.torn, part.foreign, part.at, part.end))

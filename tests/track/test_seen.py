@@ -9,7 +9,7 @@ from ezpz.track.identical_batches import batch_findings, read_seen
 from ezpz.track.over_ranks.slices import Slicer
 from ezpz.track.over_ranks.window import records
 from ezpz.track.run_reader import open_run
-from ezpz.track.step_states import BATCH, BatchSeen, Keeper, Seen, noted, packed, together, unpacked
+from ezpz.track.step_states import BATCH, BatchSeen, Seen, StepStates, noted, packed, together, unpacked
 from lab.run_folders import leave_run
 
 FORM = "int64[8,128]"
@@ -27,7 +27,7 @@ def test_sums_of_steps_come_back(subtests, tmp_path):
     for first, every in [(0, 1), (120, 1), (0, 10), (7, 3)]:
         with subtests.test(f"from step {first}, every {every}"):
             written, chance = [], random.Random(first)
-            keeper = Keeper(lambda *record, to=written: to.append(record), None)
+            keeper = StepStates(lambda *record, to=written: to.append(record), None)
             sums = {first + every * number: chance.getrandbits(32) for number in range(120)}
             for step, total in sums.items():
                 keeper.add(step, Seen(batch(total)))
@@ -41,7 +41,7 @@ def test_sums_of_steps_come_back(subtests, tmp_path):
 
 def test_a_gap_and_an_unknown_batch_are_kept_apart(tmp_path):
     written = []
-    keeper = Keeper(lambda *record: written.append(record), None)
+    keeper = StepStates(lambda *record: written.append(record), None)
     for step in (0, 1, 2, 9, 10, 3):
         keeper.add(step, Seen(None if step == 9 else batch(step)))
     keeper.write()
@@ -50,7 +50,7 @@ def test_a_gap_and_an_unknown_batch_are_kept_apart(tmp_path):
 
 def test_of_a_setting_that_changes_in_every_step_a_few_are_kept(tmp_path):
     written = []
-    keeper = Keeper(lambda *record: written.append(record), None)
+    keeper = StepStates(lambda *record: written.append(record), None)
     for step in range(100):
         keeper.add(step, Seen(batch(step), {"torch": step} if step % 50 == 0 else {}, {"lr": 1.0 - step / 100}))
     keeper.write()
@@ -61,7 +61,7 @@ def test_of_a_setting_that_changes_in_every_step_a_few_are_kept(tmp_path):
 
 def test_the_first_three_steps_and_every_fiftieth_travel():
     sent = []
-    keeper = Keeper(None, lambda *note: sent.append(note))
+    keeper = StepStates(None, lambda *note: sent.append(note))
     for step in range(20, 160):
         keeper.add(step, Seen(batch(step, place=5)))
     assert [(step, unpacked(number)) for step, number in sent] == [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ezpz.track.run_reader import open_run
-from ezpz.track.step_states import BatchSeen, Keeper, Seen
+from ezpz.track.step_states import BatchSeen, Seen, StepStates
 from ezpz.view.compare.comparison import compare_runs
 from ezpz.view.compare.comparison_output import as_object, render
 from ezpz.view.compare.step_differences import compare_seen
@@ -30,7 +30,7 @@ def run(tmp_path):
 
         for step, value in enumerate(curve):
             write(step, "", {"loss": float(value), **({} if lr is None else {"lr": lr[step]})})
-        keeper = Keeper(lambda step, content: write(step, "seen", content), None)
+        keeper = StepStates(lambda step, content: write(step, "seen", content), None)
         sums, settings, generators = dict(sums), dict(settings), dict(generators)
         for step in sorted({*sums, *settings, *generators}):
             batch = BatchSeen(sums[step], form, 0, places) if step in sums else None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import ezpz
 from ezpz.launch.host.process_stacks import Frame, parse_dump
-from ezpz.launch.stack_groups import Place, locate, summarise
+from ezpz.launch.stack_groups import CodePlace, locate, summarise
 
 OWN = Path(ezpz.__file__).parent
 SITE = "/venv/lib/python3.11/site-packages"
@@ -89,7 +89,7 @@ def frames(words):
 def test_the_function_that_the_user_called_is_named(subtests):
     for name, (inside, what) in STORIES.items():
         with subtests.test(name):
-            assert locate(list(frames([*inside, *USER]))) == Place(what, "/home/me/train.py", 88)
+            assert locate(list(frames([*inside, *USER]))) == CodePlace(what, "/home/me/train.py", 88)
 
 
 REDUCES = f"{SITE}/torch/distributed/distributed_c10d.py:3251 all_reduce"
@@ -100,19 +100,19 @@ def test_the_file_that_counts_as_the_users_is_named(subtests):
     for name, (stack, place) in {
         "a data set's own code in the rank itself (num_workers=0): the innermost file of the user": (
             [f"{STD}/socket.py:718 readinto", "/home/me/data.py:31 __getitem__", *LOADER, *USER],
-            Place("readinto", "/home/me/data.py", 31),
+            CodePlace("readinto", "/home/me/data.py", 31),
         ),
         "our own trainer, which is the user's code where there is no other": (
             [REDUCES, f"{OWN}/test_dist.py:120 main", "<frozen runpy>:88 _run_code"],
-            Place("all_reduce", f"{OWN}/test_dist.py", 120),
+            CodePlace("all_reduce", f"{OWN}/test_dist.py", 120),
         ),
         "a user's own folder, called ezpz": (
             [REDUCES, "/home/me/ezpz/my_train.py:3 main"],
-            Place("all_reduce", "/home/me/ezpz/my_train.py", 3),
+            CodePlace("all_reduce", "/home/me/ezpz/my_train.py", 3),
         ),
         "no code of the user: the outermost frame": (
             [f"{STD}/threading.py:327 wait", "<frozen runpy>:88 _run_code"],
-            Place("wait", "<frozen runpy>", 88),
+            CodePlace("wait", "<frozen runpy>", 88),
         ),
     }.items():
         with subtests.test(name):
@@ -121,10 +121,10 @@ def test_the_file_that_counts_as_the_users_is_named(subtests):
 
 def test_code_given_on_the_command_line_is_the_users():
     text = 'Current thread 0x01 (most recent call first):\n  File "<string>", line 1 in <module>\n'
-    assert locate(parse_dump(text)) == Place("<module>", "<string>", 1)
+    assert locate(parse_dump(text)) == CodePlace("<module>", "<string>", 1)
 
 
-REDUCE, DATA = Place("all_reduce", "/home/me/train.py", 88), Place("DataLoader", "/home/me/data.py", 31)
+REDUCE, DATA = CodePlace("all_reduce", "/home/me/train.py", 88), CodePlace("DataLoader", "/home/me/data.py", 31)
 
 
 def test_all_ranks_are_told_in_one_line():
@@ -148,7 +148,7 @@ def test_equally_large_groups_are_both_named():
 
 
 def test_many_places_are_bounded():
-    found = [(rank, f"n{rank:03}", Place("read", "/home/me/train.py", rank)) for rank in range(200)]
+    found = [(rank, f"n{rank:03}", CodePlace("read", "/home/me/train.py", rank)) for rank in range(200)]
     line = summarise(found)
     assert line.endswith("rank 7 on n007 in read (train.py:7) and 192 more places")
     assert len(line) < 500

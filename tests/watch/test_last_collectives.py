@@ -11,7 +11,7 @@ import pytest
 
 from ezpz.fields import from_fields, to_fields
 from ezpz.launch.host import rank_start
-from ezpz.watch.collectives.last_collectives import MalformedDump, Question, collected, read_dump, read_last
+from ezpz.watch.collectives.last_collectives import CollectivesQuery, MalformedDump, collected, read_dump, read_last
 from ezpz.watch.collectives.launcher import Collectives
 
 # An entry as torch 2.13 writes it (gloo, and in the second one what NCCL adds).
@@ -164,7 +164,7 @@ def test_a_rank_that_does_not_answer_is_silent_and_its_old_words_do_not_count(tm
     os.mkfifo(tmp_path / "ask_0.pipe")
     reader = os.open(tmp_path / "ask_0.pipe", os.O_RDWR)
     me = process(0, alive=True, pid=os.getpid())
-    question = Question(str(tmp_path), [me], 1)
+    question = CollectivesQuery(str(tmp_path), [me], 1)
     assert os.read(reader, 9) == b"1"
     assert question.silent == {0}
     (told,) = question.answer("n01", 0.0, whole=True).ranks
@@ -179,7 +179,7 @@ def test_a_rank_that_does_not_answer_is_silent_and_its_old_words_do_not_count(tm
 
 
 def test_a_rank_that_nobody_can_ask_is_not_waited_for(tmp_path):
-    question = Question(str(tmp_path), [process(0, alive=True, pid=os.getpid()), process(1)], 1)
+    question = CollectivesQuery(str(tmp_path), [process(0, alive=True, pid=os.getpid()), process(1)], 1)
     assert question.silent == set()
     assert [rank.rank for rank in question.answer("n01", 0.0, whole=True).ranks] == [0]
 

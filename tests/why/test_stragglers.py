@@ -15,7 +15,7 @@ from ezpz.watch.stragglers import launcher as arrivals_of_launch
 from ezpz.watch.stragglers.launcher import ArrivalRecord, read_times
 from ezpz.watch.stragglers.messages import ArrivalsTold, RankArrivals
 from ezpz.why import Facts, diagnose
-from ezpz.why.lag import Arrival, Meeting, mean_lags, meetings, window
+from ezpz.why.lag import CollectiveArrival, Meeting, mean_lags, meetings, window
 from ezpz.why.straggler_rules import chance, find
 from lab.watching import launcher_handle
 
@@ -32,7 +32,7 @@ def world(rng, size, *, steps=120, step=0.3, noise=0.2, memory=0.0, late=None, d
             took[late] += delay * rng.uniform(0.8, 1.2)
         for bucket in range(buckets):
             found[number * buckets + bucket] = {
-                rank: Arrival(now + each + 0.002 * bucket) for rank, each in enumerate(took)
+                rank: CollectiveArrival(now + each + 0.002 * bucket) for rank, each in enumerate(took)
             }
         now += max(took) + 0.01
     return found
@@ -106,7 +106,7 @@ def seen(rng, size, number, *, late=None, delay=0.0, spread=0.0, seconds=90.0, a
             if index == 0 and alone and step % alone == 0:
                 took[0] += 1.0
             sequence += 1
-            look[sequence] = {rank: Arrival(now + each) for rank, each in enumerate(took)}
+            look[sequence] = {rank: CollectiveArrival(now + each) for rank, each in enumerate(took)}
             now += max(took) + 0.0003
             if now >= due:  # in the middle of a step, mostly
                 found += meetings("0", dict(list(look.items())[-RING:]))
@@ -165,8 +165,13 @@ def test_the_chance_of_a_lag():
 
 
 def test_overlapping_collectives_are_one_meeting():
-    late = {number: {0: Arrival(1.0 + 0.01 * number), 1: Arrival(1.15 + 0.01 * number)} for number in range(4)}
-    later = {40 + number: {0: Arrival(2.0 + number), 1: Arrival(2.1 + number)} for number in range(2)}
+    late = {
+        number: {0: CollectiveArrival(1.0 + 0.01 * number), 1: CollectiveArrival(1.15 + 0.01 * number)}
+        for number in range(4)
+    }
+    later = {
+        40 + number: {0: CollectiveArrival(2.0 + number), 1: CollectiveArrival(2.1 + number)} for number in range(2)
+    }
     found = meetings("0", {**late, **later})
     assert [round(one.at, 3) for one in found] == [1.0, 2.0, 3.0]
     assert [one.cycle for one in found] == [None, None, 1.0]  # collectives 4 to 39 were not recorded
@@ -175,7 +180,7 @@ def test_overlapping_collectives_are_one_meeting():
 
 
 def test_times_of_devices_count_more_than_those_of_hosts():
-    found = meetings("0", {1: {0: Arrival(5.0, 0.2), 1: Arrival(4.0, 0.05)}})
+    found = meetings("0", {1: {0: CollectiveArrival(5.0, 0.2), 1: CollectiveArrival(4.0, 0.05)}})
     assert found == [Meeting("0", 4.0, None, {0: 0.0, 1: pytest.approx(0.15)})]
 
 
@@ -278,7 +283,7 @@ def test_a_clock_that_nobody_corrects_would_be_found_late(tell, tmp_path):
     """What the test above rests on: without the agents' clocks a host that is ahead seems to come last."""
     record = ArrivalRecord(launcher_handle())
     found = world(random.Random(5), 2, noise=0.02)
-    shifted = {number: {0: each[0], 1: Arrival(each[1].at + 0.15)} for number, each in found.items()}
+    shifted = {number: {0: each[0], 1: CollectiveArrival(each[1].at + 0.15)} for number, each in found.items()}
     tell(record, shifted, (0.0, 0.0))
     assert straggler_in(record.end()["arrivals"]["windows"]).rank == 1
     assert not list(tmp_path.iterdir())

@@ -24,7 +24,7 @@ from ezpz.tables import wrapped
 from ezpz.visible import painter, show, use_color, visible
 from ezpz.watch.doctor.diagnosis import diagnose, summary
 from ezpz.watch.doctor.examine import compute, examine, stale_variables
-from ezpz.watch.doctor.host_probe import Answer, ask_each, ask_together
+from ezpz.watch.doctor.host_probe import HostAnswer, ask_each, ask_together
 from ezpz.watch.host_rules import Finding, listed
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -55,7 +55,7 @@ _EXAMPLES = (
 _EXITS = (("125", "something is wrong that makes a launch fail"),)
 _CACHES = ("HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 _LIMITS = ("--start-timeout", "30", "--timeout", "60")  # seconds for all hosts to start a Python, and to answer
-_NOT_ASKED = Answer(facts=None, began=False, words="it was not asked, because too many hosts before it hang")
+_NOT_ASKED = HostAnswer(facts=None, began=False, words="it was not asked, because too many hosts before it hang")
 _TAIL = 1 << 16  # bytes of a log that go into a bundle
 
 
@@ -189,7 +189,7 @@ def _own_folder() -> Iterator[str]:
         yield path
 
 
-def _silent(answers: Mapping[str, Answer]) -> list[Finding]:
+def _silent(answers: Mapping[str, HostAnswer]) -> list[Finding]:
     """Return what keeps hosts from answering; those of which the same is said come together."""
     alike: dict[str, list[str]] = {}
     for host, answer in answers.items():
@@ -214,7 +214,7 @@ def _same(host: str, why: str) -> str:
     return re.sub(r"port \d+", "port", why.replace(host, "\0"))
 
 
-def _why_silent(host: str, answer: Answer) -> str:
+def _why_silent(host: str, answer: HostAnswer) -> str:
     """Return how the launch of a host ended, and the line that tells why."""
     words = answer.words.removeprefix(f"cannot start ranks on {host}: ").removesuffix(".")
     if not answer.said or answer.said in words:

@@ -29,7 +29,7 @@ from ezpz.cluster.earlier_exports import earlier_hosts
 from ezpz.cluster.probe import is_same_host
 from ezpz.cluster.qstat import exec_hosts, show_job
 from ezpz.cluster.questions import ask
-from ezpz.cluster.scheduler import Reach, Scheduler
+from ezpz.cluster.scheduler import RemoteShellAccess, Scheduler
 from ezpz.errors import MachineError
 from ezpz.fields import replace
 from ezpz.files import find_program
@@ -115,7 +115,7 @@ class Pbs(Scheduler):
                 return (os.path.join(value.strip(), "bin"),)
         return (_BIN,)
 
-    def reach(self, environ: Mapping[str, str], job: str) -> Reach:
+    def reach(self, environ: Mapping[str, str], job: str) -> RemoteShellAccess:
         """Tell whether ``pbs_tmrsh`` works here, by the variables of this shell or of a process of the job.
 
         It needs the job's cookie, which only processes of the job have, and reads the node file, which the job's first
@@ -123,16 +123,18 @@ class Pbs(Scheduler):
         """
         program = self.remote_shell[0]
         if not find_program(program, environ.get("PATH")):
-            return Reach(f"no {program} on PATH")
+            return RemoteShellAccess(f"no {program} on PATH")
         if all(map(environ.get, self.remote_needs)):
             process, nodes = 0, environ["PBS_NODEFILE"]
         else:
             process, nodes = _process_of(job, self.remote_needs)
         if not nodes:
-            return Reach(f"neither this shell nor any other process of yours on this host belongs to job {job}")
+            return RemoteShellAccess(
+                f"neither this shell nor any other process of yours on this host belongs to job {job}"
+            )
         if not os.access(nodes, os.R_OK):
-            return Reach(f"{program} works on the job's first host alone, which has {nodes}")
-        return Reach(process=process)
+            return RemoteShellAccess(f"{program} works on the job's first host alone, which has {nodes}")
+        return RemoteShellAccess(process=process)
 
     def about_host(self, host: str, user: str) -> list[list[str]]:
         """Return the questions for the user's jobs: those of an array are only listed where they are asked for."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.allocation import Allocation, Grant, Read, Run
 
 
-class Reach(Record):
+class RemoteShellAccess(Record):
     """Whether a scheduler's remote shell can be used from here, and as whom.
 
     Attributes:
@@ -215,7 +215,7 @@ class Scheduler:
         del text
         return 0.0
 
-    def reach(self, environ: Mapping[str, str], job: str) -> Reach:
+    def reach(self, environ: Mapping[str, str], job: str) -> RemoteShellAccess:
         """Tell whether `remote_shell` works from a shell with these variables; one without needs does.
 
         Args:
@@ -223,7 +223,7 @@ class Scheduler:
             job: The job's id.
         """
         del environ, job
-        return Reach("" if self.remote_shell else f"{self.title} starts no programs on other hosts")
+        return RemoteShellAccess("" if self.remote_shell else f"{self.title} starts no programs on other hosts")
 
     def mask(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the devices of this host as the scheduler's own mask names them; empty where nothing tells them."""

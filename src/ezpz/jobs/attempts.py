@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.launch.session import Session
-    from ezpz.watch.doctor.host_probe import Answer
+    from ezpz.watch.doctor.host_probe import HostAnswer
 
 __all__ = ["probe_hosts", "refuse_inside_torchrun", "run_attempts", "verdicts"]
 
@@ -284,7 +284,7 @@ def probe_hosts(
         return verdicts(ask_each(hosts, PROBE, own_folder, *flavour, *own), devices)
 
 
-def verdicts(answers: Mapping[str, Answer], devices: Mapping[str, int]) -> dict[str, ProbedHost]:
+def verdicts(answers: Mapping[str, HostAnswer], devices: Mapping[str, int]) -> dict[str, ProbedHost]:
     """Return the verdict on each host from what has come of asking it.
 
     Args:
@@ -299,7 +299,7 @@ def verdicts(answers: Mapping[str, Answer], devices: Mapping[str, int]) -> dict[
     return {host: _verdict(answer, devices.get(host), usual) for host, answer in answers.items()}
 
 
-def _verdict(answer: Answer, devices: int | None, usual: int | None) -> ProbedHost:
+def _verdict(answer: HostAnswer, devices: int | None, usual: int | None) -> ProbedHost:
     from ezpz.watch.doctor.diagnosis import diagnose
 
     if answer.facts is None:
@@ -309,7 +309,7 @@ def _verdict(answer: Answer, devices: int | None, usual: int | None) -> ProbedHo
     return ProbedHost(answered=True, fails=_broken(answer, devices, usual), notes=notes)
 
 
-def _broken(answer: Answer, devices: int | None, usual: int | None) -> str:
+def _broken(answer: HostAnswer, devices: int | None, usual: int | None) -> str:
     """Return which device of a host is gone or computes wrongly; empty where all do what they should.
 
     What a host may have and still train is no more than a note: a full disk, a slow import, memory that others hold.
@@ -335,5 +335,5 @@ def _broken(answer: Answer, devices: int | None, usual: int | None) -> str:
     return ""
 
 
-def _computed(answer: Answer) -> Mapping[str, Any]:
+def _computed(answer: HostAnswer) -> Mapping[str, Any]:
     return (answer.facts or {}).get("compute") or {}

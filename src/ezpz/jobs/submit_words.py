@@ -14,7 +14,7 @@ import shlex
 from ezpz.errors import UsageError
 from ezpz.jobs.job_file import Option, hosts_of, resources
 from ezpz.launch.options import OPTIONS
-from ezpz.launch.other_launchers import LAUNCH, Words, each, number_of_hosts, plain, table, understand
+from ezpz.launch.other_launchers import LAUNCH, ForeignOptions, each, number_of_hosts, plain, table, understand
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _resource(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -
     return (ours, amount, 0, "") if ours and amount else (_MORE, f"{given} {value}", 0, "")
 
 
-SUBMIT = Words(
+SUBMIT = ForeignOptions(
     same=table(queue="--partition", time="-t --walltime", name="--job_name"),
     flags={**each(_FLAGS, _MORE), "-H": f"{_MORE}=--hold"},
     done_flags=each("-Q --quiet", "the file and the id of a job are all that is printed"),

@@ -9,7 +9,7 @@ import re
 import sys
 
 from ezpz.cluster.cache import keep, kept, state_of
-from ezpz.cluster.scheduler import Reach, Scheduler, schedulers
+from ezpz.cluster.scheduler import RemoteShellAccess, Scheduler, schedulers
 from ezpz.errors import LaunchError, UsageError, did_you_mean
 from ezpz.fields import Record
 from ezpz.launch import flavours
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MOST_KEPT = 64
 _PASSES_ON = "passes on"  # in the cache, in place of a flavour
 _SHOWN = 200  # characters of the output of an unknown mpiexec
-_NO_REACH = Reach("no scheduler was asked")
+_NO_REACH = RemoteShellAccess("no scheduler was asked")
 
 
 class Choice(Record):
@@ -143,7 +143,7 @@ class _Surroundings(Record):
     environ: Mapping[str, str]
     run: Run
     site: Site | None
-    reach: Reach
+    reach: RemoteShellAccess
 
 
 def choose(
@@ -155,7 +155,7 @@ def choose(
     is_here: bool,
     requested: str = "",
     site: Site | None = None,
-    reach: Reach = _NO_REACH,
+    reach: RemoteShellAccess = _NO_REACH,
 ) -> Choice:
     """Return the launcher for this job.
 

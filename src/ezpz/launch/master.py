@@ -174,7 +174,7 @@ def choose_port(
     return held.getsockname()[1], origin_asked if requested else "free on this host, and held", held
 
 
-class Listening(Record):
+class ListenAddress(Record):
     """Where the launcher listens for its agents.
 
     Attributes:
@@ -190,14 +190,14 @@ class Listening(Record):
     exposed: bool = False
 
 
-def listening(placement: Placement) -> Listening:
+def listening(placement: Placement) -> ListenAddress:
     """Return where to listen for the agents: on the interface through which this host reaches all others, else on all.
 
     What this host would use as its own address towards another is where that one can answer to.
     """
     others = [host for host in placement.hosts if not is_here(host)]
     if not others:
-        return Listening("127.0.0.1", ("127.0.0.1",), "all ranks are here")
+        return ListenAddress("127.0.0.1", ("127.0.0.1",), "all ranks are here")
     end = time.monotonic() + _FOR_ROUTES
     found: dict[str, str] = {}  # address: the first host towards which it is used
     unknown = ""
@@ -215,10 +215,10 @@ def listening(placement: Placement) -> Listening:
     if len(found) == 1 and not unknown:
         (address,) = found
         several = f"all {len(others)} other hosts"
-        return Listening(address, (address,), f"the route to {several if len(others) > 1 else others[0]}")
+        return ListenAddress(address, (address,), f"the route to {several if len(others) > 1 else others[0]}")
     why = unknown or "; ".join(f"{address} is the way to {host}" for address, host in list(found.items())[:_NAMES])
     outside = [address for address in found if not _is_loopback(address)][:_NAMES]
-    return Listening("", (*outside, socket.gethostname()), why, exposed=True)
+    return ListenAddress("", (*outside, socket.gethostname()), why, exposed=True)
 
 
 def _by_site(host: str, site: Site) -> str:

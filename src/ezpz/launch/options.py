@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn, TextIO
 
-    from ezpz.launch.other_launchers import Word
+    from ezpz.launch.other_launchers import ForeignOption
 
 # Values of options, each read by a function whose error says what was expected.
 
@@ -589,13 +589,13 @@ def _take(
     given[option["dest"]] = given.get(option["dest"], ()) + read if "action" in option else read
 
 
-def _for_launcher(argv: list[str], names: list[str]) -> Word:
+def _for_launcher(argv: list[str], names: list[str]) -> ForeignOption:
     """Return an option that nothing here knows as one for the launcher, where ``--`` shows that it is no command's.
 
     Raises:
         UnknownOptionError: Nothing says whose it is, or it is spelled like one of ours.
     """
-    from ezpz.launch.other_launchers import Word
+    from ezpz.launch.other_launchers import ForeignOption
 
     name, equals, _ = argv[0].partition("=")
     own = argv[:1] if equals or len(argv) < 2 or argv[1].startswith("-") else argv[:2]
@@ -603,7 +603,9 @@ def _for_launcher(argv: list[str], names: list[str]) -> Word:
     if "--" not in argv or (behind and not behind[0].startswith("-")) or nearest(name, names, cutoff=0.8):
         raise UnknownOptionError(argv[0], names)
     shown = shlex.join(own)
-    return Word("--launcher-args", shown, len(own), f"{shown} is passed on to the launcher, as `--launcher-args` would")
+    return ForeignOption(
+        "--launcher-args", shown, len(own), f"{shown} is passed on to the launcher, as `--launcher-args` would"
+    )
 
 
 def _next_word(argv: list[str], index: int, name: str, options: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Special = Callable[[str, str, Sequence[str], Mapping[str, str]], tuple[str, str, int, str]]
 
 
-class Word(Record):
+class ForeignOption(Record):
     """What a foreign option means.
 
     Attributes:
@@ -40,7 +40,7 @@ class Word(Record):
     of_python: bool = False
 
 
-class Words(Record):
+class ForeignOptions(Record):
     """What the options of others mean on one of our command lines; names as `plain` has them.
 
     Attributes:
@@ -213,7 +213,9 @@ def plain(name: str) -> str:
     return f"--{name[2:].replace('-', '_')}" if name.startswith("--") else name
 
 
-def understand(argv: Sequence[str], environ: Mapping[str, str], words: Words | None = None) -> Word | None:
+def understand(
+    argv: Sequence[str], environ: Mapping[str, str], words: ForeignOptions | None = None
+) -> ForeignOption | None:
     """Return what the first word of a command line means to others; None where nobody is known for it.
 
     Args:
@@ -233,8 +235,8 @@ def understand(argv: Sequence[str], environ: Mapping[str, str], words: Words | N
             raise UsageError(f"{given} takes no value, but {behind!r} was given (from the command line). Leave it out.")
         if name in words.flags:
             ours, has_value, value = words.flags[name].partition("=")
-            return Word(ours, value if has_value else None, 1, of_python=of_python)
-        return Word("", None, 1, f"{given} is not needed: {words.done_flags[name]}", of_python)
+            return ForeignOption(ours, value if has_value else None, 1, of_python=of_python)
+        return ForeignOption("", None, 1, f"{given} is not needed: {words.done_flags[name]}", of_python)
     if name in words.different:
         raise UsageError(
             f"{argv[0]} (from the command line) has no such meaning here: {words.different[name]}.{words.advice}"
@@ -244,11 +246,11 @@ def understand(argv: Sequence[str], environ: Mapping[str, str], words: Words | N
         return None
     value, taken = (behind, 1) if equals else _next(argv, given)
     if name in words.done_values:
-        return Word("", None, taken, f"{given} {value} is not needed: {words.done_values[name]}", of_python)
+        return ForeignOption("", None, taken, f"{given} {value} is not needed: {words.done_values[name]}", of_python)
     if special:
         ours, value, more, note = special(given, value, argv[taken:], environ)
-        return Word(ours, value or None, taken + more, note, of_python)
-    return Word(words.same[name], value, taken, of_python=of_python)
+        return ForeignOption(ours, value or None, taken + more, note, of_python)
+    return ForeignOption(words.same[name], value, taken, of_python=of_python)
 
 
 def _next(argv: Sequence[str], given: str) -> tuple[str, int]:
@@ -381,7 +383,7 @@ _SPECIAL = {
     **each("--main_process_ip --main_process_port", _master),
 }
 
-LAUNCH = Words(
+LAUNCH = ForeignOptions(
     same=_SAME,
     flags=_FLAGS,
     different=_DIFFERENT,

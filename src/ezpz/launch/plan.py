@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType
 
 from ezpz.cluster.probe import is_here
-from ezpz.cluster.scheduler import Reach
+from ezpz.cluster.scheduler import RemoteShellAccess
 from ezpz.cluster.scheduler import scheduler as find_scheduler
 from ezpz.fields import Record, as_dict
 from ezpz.files import state_folder
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.site import Site
     from ezpz.launch.flavours.base import Flavour
     from ezpz.launch.launcher_choice import Choice
-    from ezpz.launch.master import Listening
+    from ezpz.launch.master import ListenAddress
     from ezpz.launch.placement import Placement
 
 _HOST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host")  # pathlib costs 10 ms
@@ -73,7 +73,7 @@ class Supervision(Record):
     for_agents: Mapping[str, str] = _NOTHING
     agent_settings: Mapping[str, Any] = _NOTHING
     keeps_terminal: bool = False
-    listening: Listening | None = None
+    listening: ListenAddress | None = None
 
 
 class Context(Record):
@@ -115,7 +115,7 @@ class Chosen(Record):
     mpi: Setting = Setting("yes", "default")
     binding: Binding = Binding()
     communication: Communication = Communication({}, {}, {})
-    reach: Reach = Reach()
+    reach: RemoteShellAccess = RemoteShellAccess()
     site: Site | None = None
     launcher_args: tuple[str, ...] = ()
 
@@ -185,7 +185,7 @@ class LaunchPlan:
     run_id: str
     more: Mapping[str, Setting]
     supervision: Supervision
-    reach: Reach
+    reach: RemoteShellAccess
     job: Mapping[str, str]
     environ: Mapping[str, str]
     context: Context

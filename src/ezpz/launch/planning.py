@@ -13,7 +13,7 @@ from ezpz.cluster.administrator import default
 from ezpz.cluster.devices import devices_on
 from ezpz.cluster.launchers import NOT_STARTED
 from ezpz.cluster.probe import is_here
-from ezpz.cluster.scheduler import Reach
+from ezpz.cluster.scheduler import RemoteShellAccess
 from ezpz.errors import MachineError
 from ezpz.files import find_program, private_folder, write_lines
 from ezpz.interpreter import script_of
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from ezpz.cluster import Site
     from ezpz.cluster.scheduler import Scheduler
-    from ezpz.launch.master import Listening, Rendezvous
+    from ezpz.launch.master import ListenAddress, Rendezvous
     from ezpz.launch.options import LaunchOptions
     from ezpz.launch.placement import Placement
     from ezpz.launch.survey import Survey
@@ -109,7 +109,7 @@ class PlanBuilder:
         self._is_local = chosen.choice.flavour is None
         self._daemon = scheduler.signalling_daemon if scheduler.signals_ranks(self.environ, probe.read) else ""
         self._hostfile = ""
-        self._listening: Listening | None = None
+        self._listening: ListenAddress | None = None
         outer, inner = self.environ.get("EZPZ_LAUNCH_ID"), os.urandom(8).hex()
         self.attempt = attempt
         if first_id:  # of the same beginning, by which its folder is found
@@ -221,7 +221,7 @@ class PlanBuilder:
             wanted=(options.master_addr, options.master_port),
         )
 
-    def listening(self) -> Listening | None:
+    def listening(self) -> ListenAddress | None:
         """Return where the launcher listens for its agents; None where it forks its only agent."""
         if self._listening is None and not self._is_local:
             from ezpz.launch.master import listening
@@ -326,7 +326,7 @@ def _choose(survey: Survey, options: LaunchOptions, environ: Mapping[str, str], 
         EzpzError: Nothing could start ranks there, or an option does not fit.
     """
     allocation, scheduler, site = survey.allocation, survey.scheduler, survey.site.site
-    reached = Reach() if is_here else reach(scheduler, allocation.job_id, environ, site)
+    reached = RemoteShellAccess() if is_here else reach(scheduler, allocation.job_id, environ, site)
     choice = choose(
         allocation, scheduler, environ, probe.run, is_here=is_here, requested=options.flavour, site=site, reach=reached
     )
@@ -352,7 +352,7 @@ def _recorder(options: LaunchOptions, log_dir: str, inner: str) -> str:
     return os.path.join(log_dir or private_folder("recorder"), f"recorder-{inner}") if may_hang else ""
 
 
-def reach(scheduler: Scheduler, job: str, environ: Mapping[str, str], site: Site | None) -> Reach:
+def reach(scheduler: Scheduler, job: str, environ: Mapping[str, str], site: Site | None) -> RemoteShellAccess:
     """Tell whether the scheduler's remote shell is to start programs on the hosts of a job.
 
     Args:
@@ -362,7 +362,7 @@ def reach(scheduler: Scheduler, job: str, environ: Mapping[str, str], site: Site
         site: The machine, if it is known.
     """
     if _knows_its_way(site, scheduler):
-        return Reach(f"site {site.name} starts ranks with {site.launcher}" if site else "")
+        return RemoteShellAccess(f"site {site.name} starts ranks with {site.launcher}" if site else "")
     return scheduler.reach(environ, job)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.host.process_stacks import Frame
 
-__all__ = ["Place", "locate", "summarise", "words_of"]
+__all__ = ["CodePlace", "locate", "summarise", "words_of"]
 
 # ezpz's own files, wherever the rank's Python has them: it need not be the launcher's. A user's folder may be called
 # ezpz too.
@@ -34,7 +34,7 @@ _PLACES = 8
 _HOSTS = 3
 
 
-class Place(Record):
+class CodePlace(Record):
     """What a rank is in, as its user says it, and where in the user's code that is."""
 
     what: str
@@ -42,7 +42,7 @@ class Place(Record):
     line: int
 
 
-def locate(frames: list[Frame]) -> Place:
+def locate(frames: list[Frame]) -> CodePlace:
     """Return what the user's code called last.
 
     The user's frame is the innermost one outside Python, its installed packages and ezpz; `what` is the public function
@@ -54,10 +54,10 @@ def locate(frames: list[Frame]) -> Place:
     """
     at = _users(frames)
     frame, inside = frames[at], frames[:at][::-1]
-    return Place(_called(inside) or frame.function, frame.file, frame.line)
+    return CodePlace(_called(inside) or frame.function, frame.file, frame.line)
 
 
-def summarise(places: Iterable[tuple[int, str, Place | str]]) -> str:
+def summarise(places: Iterable[tuple[int, str, CodePlace | str]]) -> str:
     """Return one line that says where all ranks are, the place of most ranks first.
 
     Args:
@@ -66,7 +66,7 @@ def summarise(places: Iterable[tuple[int, str, Place | str]]) -> str:
     Returns:
         For example ``15 ranks in all_reduce (train.py:88), rank 7 on n02 in DataLoader (data.py:31)``.
     """
-    groups: dict[Place | str, list[tuple[int, str]]] = {}
+    groups: dict[CodePlace | str, list[tuple[int, str]]] = {}
     for rank, host, place in sorted(places, key=lambda each: each[0]):
         groups.setdefault(place, []).append((rank, host))
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
@@ -81,7 +81,7 @@ def summarise(places: Iterable[tuple[int, str, Place | str]]) -> str:
     return ", ".join(parts) + more
 
 
-def words_of(place: Place | str) -> str:
+def words_of(place: CodePlace | str) -> str:
     """Return a place as it is named behind ranks."""
     return place if isinstance(place, str) else f"in {place.what} ({os.path.basename(place.file)}:{place.line})"
 

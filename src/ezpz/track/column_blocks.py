@@ -118,7 +118,7 @@ class Records:
 
 
 @dataclass
-class Stretch:
+class ParsedLines:
     """Whole lines of a journal, read.
 
     Attributes:
@@ -201,7 +201,7 @@ class Block:
 _COUNTS = ("start", "end", "crc", "lines", "torn", "foreign", "at", "records", "size")
 
 
-def pack(part: Stretch, crc: int) -> Block:
+def pack(part: ParsedLines, crc: int) -> Block:
     """Turn a stretch of a journal into a block that lies in memory.
 
     Args:

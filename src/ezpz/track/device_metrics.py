@@ -68,7 +68,7 @@ class LateRow(NamedTuple):
     weight: float | None
 
 
-class Late:
+class WaitingRows:
     """Rows that wait for their values, in order; rows that follow one wait behind it."""
 
     def __init__(self, window: int) -> None:

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track.at_end import everywhere
-from ezpz.track.device_metrics import Late
+from ezpz.track.device_metrics import WaitingRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _HURRY = 1.0  # seconds; an exception is on its way, and other ranks may be gone
 
 
-class Onward:
+class RowDispatch:
     """The way of complete rows.
 
     Args:
@@ -35,7 +35,7 @@ class Onward:
     """
 
     def __init__(self, window: int, writer: Writer | None, across: Across | None) -> None:
-        self._late = Late(window)
+        self._late = WaitingRows(window)
         self._writer = writer
         self._across = across
 

@@ -22,7 +22,7 @@ from ezpz.ranks import from_environ
 from ezpz.redact import redact_config
 from ezpz.track import older_calls, step_states
 from ezpz.track.at_end import Part, choose_trackers
-from ezpz.track.dispatch import Onward, across_of
+from ezpz.track.dispatch import RowDispatch, across_of
 from ezpz.track.guard import guarded, tell, undisturbed
 from ezpz.track.names import holds_validation_only
 from ezpz.track.run_facts import collect_facts, script_name, timeline
@@ -176,9 +176,9 @@ class History(older_calls.OlderCalls):
         if older.get("distributed_history") is not False:
             with guarded("gather values of all ranks"):  # no more threads
                 across = across_of(ranks, window, self.name, self._writer, self._use_folder)
-        self._onward = Onward(window, self._writer, across)
+        self._onward = RowDispatch(window, self._writer, across)
         write = self._writer.journal.write_seen if self._writer is not None else None
-        self._seen = step_states.Keeper(write, self._onward.note if across is not None else None)
+        self._seen = step_states.StepStates(write, self._onward.note if across is not None else None)
         self._live: Any = None  # of objects given to `log_config`
         self._watched: tuple[Any, ...] = (None, None)
         self._is_told = False  # what steps saw, by a loop of ours
@@ -202,7 +202,11 @@ class History(older_calls.OlderCalls):
 
     def _let_go(self) -> None:
         """Be, in a forked child, as on a rank that records nothing."""
-        self._writer, self._onward, self._seen = None, Onward(self._window, None, None), step_states.Keeper(None, None)
+        self._writer, self._onward, self._seen = (
+            None,
+            RowDispatch(self._window, None, None),
+            step_states.StepStates(None, None),
+        )
         self._lock, self.paths, self._is_forked = threading.RLock(), {}, True
 
     def update(

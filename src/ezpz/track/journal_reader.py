@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any, TypedDict
 
-    from ezpz.track.column_blocks import Stretch
+    from ezpz.track.column_blocks import ParsedLines
 
     class Row(TypedDict):
         """One line of a journal, decoded; ``a`` and ``k`` are filled in where the line leaves them out."""
@@ -277,7 +277,7 @@ def _are_numbers(values: Any, most: int) -> bool:
     )
 
 
-def read_stretch(data: bytes, part: Stretch, place: tuple[str, int]) -> None:
+def read_stretch(data: bytes, part: ParsedLines, place: tuple[str, int]) -> None:
     """Read whole lines of a journal.
 
     Args:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _EVERY = 1.0  # seconds: what a crash of the host may cost
 
 
-class Keeper:
+class PeriodicCall:
     """Calls a function once a second, two more while there is something to do; `sync` may set ``due`` again.
 
     The thread starts with the first row, so a history that records nothing has none, and ends with the program.
@@ -153,7 +153,7 @@ class Journal:
         self._attempt = f'"a":{self.attempt},' if self.attempt > 1 else ""
         self._columns = Columns(self._fd)
         self._folder = os.stat(os.path.dirname(self.path) or ".")  # noqa: PTH116, PTH120  # strings are all there is
-        self._keeper = Keeper(self._sync_once, lambda: self._columns.grow(self.path), self.follow)
+        self._keeper = PeriodicCall(self._sync_once, lambda: self._columns.grow(self.path), self.follow)
         _open_here.add(self)
 
     def write(self, step: int, values: Mapping[str, Value]) -> None:

@@ -17,7 +17,7 @@ from weakref import finalize
 
 from ezpz.errors import TrackError
 from ezpz.files import Replacement, open_closed, open_regular
-from ezpz.track.column_blocks import STRETCH, Block, Stretch, pack, read_blocks, sums_agree
+from ezpz.track.column_blocks import STRETCH, Block, ParsedLines, pack, read_blocks, sums_agree
 from ezpz.track.journal_reader import LONGEST_LINE, is_full, no_line, parse, read_stretch, tell_passed_over
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -176,7 +176,7 @@ def known_blocks(path: str, journal: Callable[[int, int], bytes], about: os.stat
 
 def stretches(
     read: Callable[[int, int], bytes], start: int, end: int, name: str, lines: int
-) -> Iterator[tuple[Stretch, int]]:
+) -> Iterator[tuple[ParsedLines, int]]:
     """Yield what a journal says from a byte on, in stretches of about 1 MiB, each with the sum of its bytes.
 
     Args:
@@ -201,7 +201,7 @@ def stretches(
             size *= 2  # a line of many ranks
             continue
         data = data[:whole]
-        part = Stretch(start, start)
+        part = ParsedLines(start, start)
         read_stretch(data, part, (name, lines))
         yield part, zlib.crc32(data)
         start, lines, size = part.end, lines + part.lines, STRETCH

@@ -27,9 +27,9 @@ __all__ = [
     "NO_BATCH",
     "UNKNOWN",
     "BatchSeen",
-    "Keeper",
     "Noted",
     "Seen",
+    "StepStates",
     "noted",
     "packed",
     "unpacked",
@@ -121,7 +121,7 @@ def unpacked(number: float) -> tuple[int, int]:
     return divmod(int(number), 1 << _BITS)
 
 
-class Keeper:
+class StepStates:
     """Puts what steps saw into records, and hands over what travels to rank 0.
 
     Args:

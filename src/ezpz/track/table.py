@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.errors import TrackError
-from ezpz.track.column_blocks import OF_RECORDS, Stretch, pack
+from ezpz.track.column_blocks import OF_RECORDS, ParsedLines, pack
 from ezpz.track.values import Histogram, checked
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class Table:
 
 def gather(rows: Iterable[Row]) -> Table:
     """Turn rows of metrics, in their order, into a `Table`; a step that was recorded twice stays twice."""
-    part = Stretch(0, 0)
+    part = ParsedLines(0, 0)
     for row in rows:
         part.records.add(row["t"], row["step"], row.get("a", 1), False, row["m"])
     return table_of([pack(part, 0)])

@@ -467,7 +467,7 @@ class _Values:
         self.origins[own] = origin
 
 
-def resolve(plan: Plan, words: Words, preset: str | None) -> tuple[Any, dict[str, str]]:
+def resolve(plan: Plan, words: CommandLine, preset: str | None) -> tuple[Any, dict[str, str]]:
     """Return the configuration, and where each of its values came from.
 
     Raises:
@@ -537,7 +537,7 @@ COMMAND_LINE = "the command line"
 
 
 @dataclass
-class Words:
+class CommandLine:
     """A command line by parts.
 
     Attributes:
@@ -553,13 +553,13 @@ class Words:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def split_words(plan: Plan, parser: SettingsParser, words: Sequence[str]) -> Words:
+def split_words(plan: Plan, parser: SettingsParser, words: Sequence[str]) -> CommandLine:
     """Take the settings out of a command line.
 
     Raises:
         UsageError: A word looks like a setting and is none, or has no value.
     """
-    split, rest = Words(), list(words)
+    split, rest = CommandLine(), list(words)
     known = parser.known()
     takes_value = parser.takes_value()
     while rest:
@@ -581,7 +581,7 @@ def split_words(plan: Plan, parser: SettingsParser, words: Sequence[str]) -> Wor
     return split
 
 
-def _put(plan: Plan, split: Words, name: str, text: str) -> None:
+def _put(plan: Plan, split: CommandLine, name: str, text: str) -> None:
     """Store a setting, and forget what was typed before it under another name of the same key."""
     if name in plan.files:
         other = next((file for file in split.files.values() if file != text), None)
@@ -757,7 +757,7 @@ def make_settings_parser(
             f"unknown fallback {fallback!r} (from make_settings_parser); expected one of {', '.join(presets)}."
         )
     for name in presets:
-        resolve(plan, Words(), name)  # what is wrong in it is an error at once, not when it is asked for
+        resolve(plan, CommandLine(), name)  # what is wrong in it is an error at once, not when it is asked for
     parser = SettingsParser(prog, description, plan)
     if presets:
         add_preset(parser)

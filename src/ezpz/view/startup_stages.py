@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = [
     "GROUPS",
     "STAGES",
-    "Arrival",
     "Change",
     "Delay",
+    "StageTimes",
     "Startup",
     "changes",
     "delays",
@@ -72,7 +72,7 @@ _LEAST = 0.5  # seconds: a shorter delay, or change, is not worth a word
 _SHARE = 0.1  # of the start, likewise
 
 
-class Arrival(Record):
+class StageTimes(Record):
     """When ranks reached a stage, in seconds since the launch began.
 
     Attributes:
@@ -158,7 +158,7 @@ class Startup:
         ranks = (host for host, count in zip(self.hosts, self.counts, strict=False) for _ in range(count))
         self._host_of = list(islice(ranks, known))  # a foreign record may tell of any number
         self.times: dict[str, list[float | None]] = {}
-        self.arrivals: list[Arrival] = []
+        self.arrivals: list[StageTimes] = []
         before = 0.0
         for stage, summary in reached.items():
             if summary.min is None or summary.median is None or summary.max is None:
@@ -170,7 +170,7 @@ class Startup:
             rank = max(range(len(times)), key=lambda each: _or_zero(times[each])) if times else -1
             host = self.host_of(rank) if rank >= 0 else summary.slowest_host
             took = max(0.0, last - before)
-            self.arrivals.append(Arrival(stage, took, float(summary.min), float(summary.median), last, rank, host))
+            self.arrivals.append(StageTimes(stage, took, float(summary.min), float(summary.median), last, rank, host))
             before = max(before, last)
 
     @property

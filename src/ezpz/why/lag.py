@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-__all__ = ["BATCHES", "FEWEST", "Arrival", "Meeting", "mean_lags", "meetings", "window"]
+__all__ = ["BATCHES", "FEWEST", "CollectiveArrival", "Meeting", "mean_lags", "meetings", "window"]
 
 BATCHES = 4  # of a window, each with the mean lag of its last rank: what the significance test compares
 FEWEST = 8  # meetings that count in a window
@@ -33,7 +33,7 @@ _MOST_GROUPS = 8  # of a window
 _PARTED, _SMALLER, _ODD = 0.25, 0.75, 3
 
 
-class Arrival(Record):
+class CollectiveArrival(Record):
     """One rank at one collective: when it came, and how long its device was in it (seconds; None if not measured)."""
 
     at: float
@@ -56,7 +56,7 @@ class Meeting(Record):
     lags: Mapping[int, float]
 
 
-def meetings(group: str, collectives: Mapping[int, Mapping[int, Arrival]]) -> list[Meeting]:
+def meetings(group: str, collectives: Mapping[int, Mapping[int, CollectiveArrival]]) -> list[Meeting]:
     """Return the meetings of a group.
 
     Args:
@@ -81,7 +81,7 @@ def meetings(group: str, collectives: Mapping[int, Mapping[int, Arrival]]) -> li
     return found
 
 
-def _lags(arrivals: Mapping[int, Arrival]) -> dict[int, float]:
+def _lags(arrivals: Mapping[int, CollectiveArrival]) -> dict[int, float]:
     devices = [arrival.device for arrival in arrivals.values() if arrival.device is not None]
     if len(devices) == len(arrivals):
         longest = max(devices)

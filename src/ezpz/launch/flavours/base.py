@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ezpz.cluster.scheduler import Reach, Scheduler
+    from ezpz.cluster.scheduler import RemoteShellAccess, Scheduler
     from ezpz.launch.flavours.request import Order
 
 AGENT = os.path.abspath(f"{__file__}/../../host/start_agent.py")  # starts the agent of a host
@@ -265,7 +265,7 @@ def remote_settings(order: Order, why: str, more: Sequence[str] = ()) -> dict[st
 
 
 def remote_variables(
-    scheduler: Scheduler, reach: Reach, chosen: Sequence[str] = (), more: Sequence[str] = ()
+    scheduler: Scheduler, reach: RemoteShellAccess, chosen: Sequence[str] = (), more: Sequence[str] = ()
 ) -> dict[str, str]:
     """Return the variables by which `REMOTE_SHELL` has a scheduler start a command on another host.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ezpz.cluster.scheduler import Reach, Scheduler
+from ezpz.cluster.scheduler import RemoteShellAccess, Scheduler
 from ezpz.fields import EMPTY, Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -64,7 +64,7 @@ class Order(Record):
     site: str = ""
     devices: tuple[int, ...] = ()
     scheduler: Scheduler = Scheduler()
-    reach: Reach = Reach()
+    reach: RemoteShellAccess = RemoteShellAccess()
     program: tuple[str, ...] = ()
     forked: tuple[int, ...] = ()
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.agent_messages import Message, Settings
     from ezpz.launch.frames import Keys
-    from ezpz.launch.master import Listening
+    from ezpz.launch.master import ListenAddress
 
 _DEADLINE = 5.0  # seconds for a stranger to show that it knows the secret
 _MORE_STRANGERS = 64  # at a time, besides one for each host
@@ -155,7 +155,7 @@ class Control:
         settings: What every agent gets to know when it comes.
     """
 
-    def __init__(self, settings: Settings, listening: Listening | None = None, hosts: int = 1) -> None:
+    def __init__(self, settings: Settings, listening: ListenAddress | None = None, hosts: int = 1) -> None:
         """Listen for the agents of so many hosts; without ``listening``, they are handed over by `adopt`."""
         self.heard: dict[int, str] = {}
         self.done: set[int] = set()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ezpz.train.data.place import Cut
 
 
-class Part(NamedTuple):
+class StepBatch(NamedTuple):
     """A batch of this rank out of a step, and what the step was.
 
     Attributes:
@@ -39,7 +39,7 @@ class Part(NamedTuple):
     digest: int
 
 
-class StreamParts(IterableDataset[Part]):  # type: ignore[misc]  # torch is not type-checked
+class StreamParts(IterableDataset[StepBatch]):  # type: ignore[misc]  # torch is not type-checked
     """Yields the batches of this rank from a place on; read by one worker, or by the process itself."""
 
     def __init__(
@@ -68,7 +68,7 @@ class StreamParts(IterableDataset[Part]):  # type: ignore[misc]  # torch is not 
         self._skip, self._state, self._drop_last = skip, state, drop_last
         self._compares = compares
 
-    def __iter__(self) -> Iterator[Part]:
+    def __iter__(self) -> Iterator[StepBatch]:
         """Read."""
         if hasattr(self._stream, "_ex_iterable"):
             _forget_the_worker()
@@ -89,7 +89,7 @@ class StreamParts(IterableDataset[Part]):  # type: ignore[misc]  # torch is not 
             last = self._cut.accumulate - 1
             for micro, mine in enumerate(step.mine):
                 batch = self._collate(mine or step.few)
-                yield Part(batch, len(mine), step.total, state if micro == last else None, digest)
+                yield StepBatch(batch, len(mine), step.total, state if micro == last else None, digest)
                 digest = 0
 
     def _read_step(self, samples: Iterator[Any]) -> _Step:

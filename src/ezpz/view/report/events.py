@@ -8,7 +8,7 @@ from ezpz.quantities import duration
 from ezpz.redact import redact_text
 from ezpz.track.launches import find_launch
 from ezpz.track.table import restarts
-from ezpz.view.report.page_tables import Part, table, value_text
+from ezpz.view.report.page_tables import PagePart, table, value_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ _NAMED = 8  # hosts of an attempt
 _PAUSES = {"dt_save": "a checkpoint was saved", "dt_eval": "the model was evaluated"}
 
 
-def events(run: Run, series: Sequence[Series]) -> Part:
+def events(run: Run, series: Sequence[Series]) -> PagePart:
     """Return the part of the page that lists what happened, in the order of steps."""
     moments = [
         *_not_finite(series),
@@ -35,7 +35,7 @@ def events(run: Run, series: Sequence[Series]) -> Part:
         rows = [*rows[:_MOST], ("…", f"and {len(rows) - _MOST:,} more")]
     rows += [("records", value_text(problem)) for problem in run.record.problems]
     inside = table(rows) if rows else ""
-    return Part("events", "Events", inside + _attempts(run) + _launch_attempts(run), count=len(rows) or None)
+    return PagePart("events", "Events", inside + _attempts(run) + _launch_attempts(run), count=len(rows) or None)
 
 
 def _not_finite(series: Sequence[Series]) -> list[tuple[float, str]]:
@@ -102,7 +102,7 @@ def _short(names: str) -> str:
     return names if len(first) <= _NAMED else f"{', '.join(first[:_NAMED])} and {len(first) - _NAMED} more"
 
 
-def last_values(run: Run, drawn: Sequence[Series]) -> Part:
+def last_values(run: Run, drawn: Sequence[Series]) -> PagePart:
     """Return the part that shows what no chart does: texts, lists, histograms and counters, each by its last value."""
     charts = {item.name for item in drawn}
     rows = [
@@ -116,4 +116,4 @@ def last_values(run: Run, drawn: Sequence[Series]) -> Part:
         if key not in charts
     ]
     inside = table(rows, ("metric", "last value", "at", "recorded")) if rows else ""
-    return Part("values", "Last values", inside, count=len(rows), is_linked=False)
+    return PagePart("values", "Last values", inside, count=len(rows), is_linked=False)

@@ -11,7 +11,7 @@ from ezpz.quantities import duration
 from ezpz.records.launch_record import LagRow
 from ezpz.track.launches import find_launch
 from ezpz.view.report.markup import shown
-from ezpz.view.report.page_tables import Part
+from ezpz.view.report.page_tables import PagePart
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,16 +22,16 @@ _FILE = "arrivals.jsonl"  # `ezpz.watch.stragglers.launcher` writes it, and says
 _ROWS, _COLUMNS = 64, 24  # at most; of more ranks the latest, of more windows each column is several
 
 
-def lags_part(run: Run) -> Part:
+def lags_part(run: Run) -> PagePart:
     """Return the map of a run's launch, or why there is none; nothing of a run without other ranks or a launch."""
     world = run.record.ranks.world_size
     launch = run.record.launch_id if run.folder.is_absolute() else ""  # a public report does not know where it is
     if not launch or world is None or world < 2:
-        return Part("lags", "Arrival at collectives", "")
+        return PagePart("lags", "Arrival at collectives", "")
     found = find_launch(launch)
     windows = _windows(found[0].parent / _FILE) if found else []
     inside = _map(windows) if windows else f'<p class="none">{_WHY_NOT}</p>\n'
-    return Part("lags", "Arrival at collectives", inside, bool(windows))
+    return PagePart("lags", "Arrival at collectives", inside, bool(windows))
 
 
 _WHY_NOT = (

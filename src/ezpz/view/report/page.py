@@ -27,7 +27,7 @@ from ezpz.view.report.heat import heat_chart
 from ezpz.view.report.lags import lags_part
 from ezpz.view.report.mark import marked
 from ezpz.view.report.markup import document, figure, shown, slug
-from ezpz.view.report.page_tables import Part, facts_part, raw_part
+from ezpz.view.report.page_tables import PagePart, facts_part, raw_part
 from ezpz.view.report.public import public_run
 from ezpz.view.report.svg import span
 
@@ -100,7 +100,7 @@ def build_page(run: Run, *, public: bool = False) -> str:
     return document(run.name, main, footer, links, [data for part in charts for data in part.charts])
 
 
-def _chart_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
+def _chart_parts(run: Run, series: Sequence[Series]) -> Iterator[PagePart]:
     """Yield the parts that hold charts, in the order of the page."""
     known = {item.name: item for item in series}
     buckets = max(_COARSEST, min(_FINEST, _POINTS // max(1, len(series))))
@@ -108,11 +108,11 @@ def _chart_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
     axis = Axis(ends, restarts(run.rows), buckets)
     taken: set[str] = set()
 
-    def part(name: str, title: str, charts: Iterable[Chart | None], *, is_open: bool = True) -> Part:
+    def part(name: str, title: str, charts: Iterable[Chart | None], *, is_open: bool = True) -> PagePart:
         there = [chart for chart in charts if chart is not None]
         figures = "".join(figure(chart, slug(chart.title, taken)) for chart in there)
         grid = f'<div class="grid">\n{figures}</div>\n' if there else ""
-        return Part(name, title, grid, is_open, None if is_open else len(there), [chart.data for chart in there])
+        return PagePart(name, title, grid, is_open, None if is_open else len(there), [chart.data for chart in there])
 
     def each(several: Sequence[Series]) -> list[Chart]:
         return [line_chart(_titled(item.name), [item], axis) for item in several]
@@ -134,7 +134,7 @@ def _chart_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
     yield part("startup", "Start-up", [startup_chart(run), hosts_startup_chart(run)])
 
 
-def _other_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
+def _other_parts(run: Run, series: Sequence[Series]) -> Iterator[PagePart]:
     """Yield the parts that hold no charts, in the order of the page."""
     yield events(run, series)
     yield last_values(run, series)

@@ -70,7 +70,7 @@ def _named(column: str) -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class PagePart:
     """A part of the page: any HTML under a heading, with a link at the top of the page.
 
     Attributes:
@@ -101,15 +101,15 @@ class Part:
         return f'<details class="part" id="{self.name}"{opened}>{heading}\n{self.inside}</details>\n'
 
 
-def facts_part(name: str, title: str, facts: Mapping[str, Any], *, is_open: bool = False) -> Part:
+def facts_part(name: str, title: str, facts: Mapping[str, Any], *, is_open: bool = False) -> PagePart:
     """Return a part with one table of facts; only one that is unfolded has a link."""
     rows = [(key, value_text(value)) for key, value in flatten(facts)]
-    return Part(name, title, table(rows) if rows else "", is_open, len(rows), is_linked=is_open)
+    return PagePart(name, title, table(rows) if rows else "", is_open, len(rows), is_linked=is_open)
 
 
-def raw_part(run: Run) -> Part:
+def raw_part(run: Run) -> PagePart:
     """Return the part that holds ``run.json`` as it is."""
     text = json.dumps(run.facts, indent=2, ensure_ascii=False)
     if len(text) > _RAW:
         text = f"{text[:_RAW]}\n… and {len(text) - _RAW:,} characters more in {run.folder / 'run.json'}"
-    return Part("run-json", "run.json", f"<pre>{shown(text)}</pre>" if run.facts else "", False, is_linked=False)
+    return PagePart("run-json", "run.json", f"<pre>{shown(text)}</pre>" if run.facts else "", False, is_linked=False)

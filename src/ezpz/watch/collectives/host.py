@@ -10,7 +10,7 @@ from ezpz import proc
 from ezpz.launch.host import process_stacks, rank_start
 from ezpz.launch.watchers import HostHandle, HostSide
 from ezpz.watch.collectives import messages
-from ezpz.watch.collectives.last_collectives import Question, collected
+from ezpz.watch.collectives.last_collectives import CollectivesQuery, collected
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ class StacksOfHost(HostSide):
         self._dumping: list[RankProcess] = []
         self._stacks: dict[int, messages.RankStack] = {}
         self._asked = 0
-        self._question: Question | None = None  # for the last collectives
+        self._question: CollectivesQuery | None = None  # for the last collectives
 
     def obey(self, order: Message) -> None:
         """Begin to find out what the launcher asks."""
         if isinstance(order, messages.TakeStacks):
             self._take_stacks(order)
         elif isinstance(order, messages.TellCollectives):
-            self._question = Question(self.handle.settings.collectives, self._of_plan(), order.id)
+            self._question = CollectivesQuery(self.handle.settings.collectives, self._of_plan(), order.id)
             self._look_for_answers()
         self._stay()
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.host.rank_process import RankProcess
 
-__all__ = ["MalformedDump", "Question", "collected", "read_dump", "read_last"]
+__all__ = ["CollectivesQuery", "MalformedDump", "collected", "read_dump", "read_last"]
 
 _KEPT = 64  # collectives of a rank
 _OF_MANY = 4  # the same in a large world, for which the launcher has no room
@@ -57,7 +57,7 @@ class MalformedDump(ValueError):  # noqa: N818  # named by what it is: nothing f
     """A file that is no dump of torch's."""
 
 
-class Question:
+class CollectivesQuery:
     """A question to the ranks of this host; which is not waited for.
 
     Args:

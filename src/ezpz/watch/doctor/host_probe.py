@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Facts = dict[str, Any]
 
-__all__ = ["Answer", "ask_each", "ask_together"]
+__all__ = ["HostAnswer", "ask_each", "ask_together"]
 
 _AT_ONCE = 128  # launches, of 12 MiB each: see docs/attempts.md
 _PATIENCE = 20.0  # seconds for the other hosts to answer when half of them have
@@ -36,7 +36,7 @@ _OWN = "ezpz: "  # how each line begins that `launch` itself writes
 _OF_NO_RANK = ("WORLD_SIZE", "CPU_BIND", "EZPZ_CHAIN")  # what the user sets for a training
 
 
-class Answer(Record):
+class HostAnswer(Record):
     """What has come of asking a host.
 
     Attributes:
@@ -74,7 +74,7 @@ def ask_together(request: Mapping[str, Any], folder: str, *options: str) -> tupl
     return found, code, cause, [*LaunchRecord.read(os.path.join(folder, "run.json")).plan.hosts]
 
 
-def ask_each(hosts: Sequence[str], request: Mapping[str, Any], folder: str, *options: str) -> dict[str, Answer]:
+def ask_each(hosts: Sequence[str], request: Mapping[str, Any], folder: str, *options: str) -> dict[str, HostAnswer]:
     """Ask each host by a launch of its own, and return what has come of it.
 
     When half of the hosts have answered, the others have 20 s. A host that was not even asked by then, because too many
@@ -151,7 +151,7 @@ def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
         child.wait()
 
 
-def _answer(folder: str, waited: float | None) -> Answer:
+def _answer(folder: str, waited: float | None) -> HostAnswer:
     """Return what has come of a launch; ``waited`` are the seconds after which it was ended, None if it ended itself.
 
     What it says of the signal that ended it is nothing about the host.
@@ -160,7 +160,7 @@ def _answer(folder: str, waited: float | None) -> Answer:
     began = bool(facts or LaunchRecord.read(os.path.join(folder, "run.json")).began)
     words = _cause(folder) if waited is None else f"nothing came within {waited:.0f} s"
     said = next((line for line in _lines(folder) if CUT_OFF in line or not line.startswith(_OWN)), "")
-    return Answer(facts=facts, began=began, words=words, said=said.removeprefix(_OWN))
+    return HostAnswer(facts=facts, began=began, words=words, said=said.removeprefix(_OWN))
 
 
 def _facts(folder: str) -> list[Facts]:

@@ -19,7 +19,7 @@ import time
 from ezpz.files import open_closed, write_whole
 from ezpz.launch.watchers import LauncherHandle, LauncherSide
 from ezpz.watch.stragglers.messages import ArrivalsTold, RankArrivals
-from ezpz.why.lag import FEWEST, Arrival, mean_lags, meetings, window
+from ezpz.why.lag import FEWEST, CollectiveArrival, mean_lags, meetings, window
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def read_times(text: str) -> list[tuple[int, float, float | None]]:
     return found
 
 
-class _Of:
+class _RankSums:
     """What one rank has reported of itself: sums over its lines."""
 
     __slots__ = ("lines", "span", "sums")
@@ -101,12 +101,12 @@ class ArrivalRecord(LauncherSide):
     def __init__(self, handle: LauncherHandle) -> None:
         super().__init__(handle)
         self._path = os.path.join(handle.folder, ARRIVALS) if handle.folder else ""
-        self._open: dict[str, dict[int, dict[int, Arrival]]] = {}  # group -> collective -> rank
+        self._open: dict[str, dict[int, dict[int, CollectiveArrival]]] = {}  # group -> collective -> rank
         self._members: dict[str, set[int]] = {}
         self._ready: list[Meeting] = []  # of the window that is open
         self._first: list[Meeting] = []  # of those before, as long as they are too few
         self._windows: list[dict[str, Any]] = []
-        self._of: dict[int, _Of] = {}
+        self._of: dict[int, _RankSums] = {}
         self._heard_at = 0.0
         self._begin: float | None = None
         self._on_device = False
@@ -126,12 +126,12 @@ class ArrivalRecord(LauncherSide):
         for one in report.ranks:
             if one.rank < 0 or (one.group not in self._open and len(self._open) >= _MOST_GROUPS):
                 continue
-            self._of.setdefault(one.rank, _Of()).add(one)
+            self._of.setdefault(one.rank, _RankSums()).add(one)
             waiting = self._open.setdefault(one.group, {})
             self._join(one.rank, one.group)
             for number, at, device in read_times(one.times):
                 self._on_device = self._on_device or device is not None
-                waiting.setdefault(number, {})[one.rank] = Arrival(at + report.clock, device)
+                waiting.setdefault(number, {})[one.rank] = CollectiveArrival(at + report.clock, device)
             for number in sorted(waiting)[: max(0, len(waiting) - _KEPT)]:
                 del waiting[number]
 
