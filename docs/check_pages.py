@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
 
-from ezpz.cli import VERBS
 from ezpz.cli_parser import Parser
+from ezpz.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parents[1]
 SHELLS = ("bash", "sh", "zsh", "shell", "console")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from check_pages import parser_of  # beside this file
 
-from ezpz.cli import GROUPS, VERBS
+from ezpz.cli import GROUPS
+from ezpz.verbs import VERBS
 
 PACKAGES = ("ezpz", "ezpz.train", "ezpz.checkpoint", "ezpz.models", "ezpz.cluster")
 EVERYWHERE = {  # exit codes that mean the same in `launch`, in every verb and in the functions of the shell

@@ -13,11 +13,15 @@ from pathlib import Path
 import pytest
 
 import ezpz
+from ezpz.beside import BESIDE, load
+from ezpz.track.at_end import PARTS
+from ezpz.verbs import VERBS
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "ezpz"
 LEAVES = {
     "_lazy",
+    "beside",
     "broken_pipe",
     "cgroup",
     "cli_parser",
@@ -33,6 +37,7 @@ LEAVES = {
     "proc",
     "program_secrets",
     "progress",
+    "quantities",
     "rank_log",
     "ranks",
     "records",
@@ -40,12 +45,15 @@ LEAVES = {
     "register",
     "save_requests",
     "tables",
+    "verbs",
     "visible",
+    "why",
 }
 # package -> packages of ezpz that it may import besides itself and the leaves (docs/architecture.md)
 MAY_IMPORT = {
     "__main__": {"cli", "interpreter", "interrupt"},
     "_lazy": set(),
+    "beside": set(),
     "broken_pipe": set(),
     "cgroup": set(),
     "cli_parser": {"broken_pipe", "errors", "files", "log", "ranks", "visible"},
@@ -57,6 +65,7 @@ MAY_IMPORT = {
     "interrupt": set(),
     "local_socket": set(),
     "proc": set(),
+    "quantities": set(),
     "register": {"errors", "fields", "files", "local_socket", "proc", "records"},
     "log": {"_lazy", "errors", "rank_log", "ranks", "visible"},
     "rank_log": set(),
@@ -68,26 +77,33 @@ MAY_IMPORT = {
     "program_secrets": set(),
     "redact": {"program_secrets"},
     "tables": {"fields", "visible"},
+    "verbs": {"cli_parser"},
     "visible": set(),
+    "why": {"fields", "files", "records"},
+    # the core
     "cluster": LEAVES,
-    "why": LEAVES,
-    "launch": {"cluster", "why"} | LEAVES,
-    "watch": {"cluster", "launch", "why"} | LEAVES,
+    "launch": {"cluster"} | LEAVES,
     "dist": {"cluster"} | LEAVES,
-    "compat": {"dist", "track", "train"} | LEAVES,
+    "track": {"dist"} | LEAVES,
+    # what stands beside it, which the core finds in tables of names
+    "watch": {"cluster", "launch"} | LEAVES,
+    "jobs": {"cluster", "launch", "track", "watch"} | LEAVES,
+    "view": {"track"} | LEAVES,
+    "compat": {"dist", "track", "train", "view"} | LEAVES,
     **{name: {"_lazy"} for name in ("configs", "distributed", "flops", "history", "tp", "tracker", "utils")},
     "profile": {"_lazy", "track"},
-    "track": {"dist", "why"} | LEAVES,
-    "train": {"dist", "track"} | LEAVES,
+    "train": {"dist", "track", "view"} | LEAVES,
     "checkpoint": {"dist", "track"} | LEAVES,
     "models": LEAVES,
     "test_dist": {"train", "checkpoint", "models"} | LEAVES,
     "examples": {"train", "checkpoint", "models"} | LEAVES,
-    "cli": {"cluster", "why", "launch", "dist", "track", "train", "checkpoint", "models", "examples", "test_dist"}
+    "cli": {"cluster", "launch", "dist", "track", "watch", "jobs", "view", "train", "checkpoint", "models", "examples"}
+    | {"test_dist"}
     | LEAVES,
 }
 STANDARD_ONLY = {
     "_lazy",
+    "beside",
     "broken_pipe",
     "cli_parser",
     "errors",
@@ -103,12 +119,15 @@ STANDARD_ONLY = {
     "program_secrets",
     "redact",
     "progress",
+    "quantities",
     "ranks",
     "save_requests",
     "tables",
+    "verbs",
     "visible",
     "cluster",
     "launch",
+    "jobs",
     "watch",
     "why",
 }
@@ -176,7 +195,7 @@ def forbidden(path):
         elif package in STANDARD_ONLY and first != "ezpz":
             # type checkers bring typing_extensions themselves; for them alone it is named
             wrong = first not in {*sys.stdlib_module_names, "typing_extensions"}
-        elif package == "track" and first == "torch":
+        elif package in {"track", "view"} and first == "torch":
             wrong = place.parts[1] not in {"effective", "over_ranks", "profiles"} and path.name != "device_metrics.py"
         else:
             wrong = False
@@ -351,6 +370,29 @@ def test_lines_that_ruff_does_not_read_have_at_most_120_columns_in_the_tests_as_
             lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
             long += [f"{path.relative_to(ROOT)}:{number}" for number, line in lines if len(line) > 120]
     assert not long
+
+
+# Names of files that occur in several folders, each with the reason.
+SHARED_NAMES = {
+    **dict.fromkeys(("host", "launcher", "messages"), "the sides of a watcher, and what they send each other"),
+    **dict.fromkeys(("gpt", "vit", "minimal"), "a model, and the example that trains it"),
+    "flux": "a scheduler, and the flavour that starts ranks by it",
+    "__main__": "Python's own",
+}
+
+
+def test_no_two_modules_share_a_name():
+    """Stubs of older modules have the names that older scripts import."""
+    older = {path.with_suffix("") for path in SRC.glob("*.pyi")}
+    own = [path for path in MODULES if path.parent != SRC / "compat" / "gone" and path.with_suffix("") not in older]
+    names = [path.stem for path in own if path.name != "__init__.py"]
+    assert {name for name in names if names.count(name) > 1} == SHARED_NAMES.keys()
+
+
+def test_what_the_core_uses_of_packages_beside_it_is_there():
+    tables = {*BESIDE.values(), *(module + ":main" for module, *_ in VERBS.values())}
+    tables |= {part.call for part in PARTS if isinstance(part.call, str)}
+    assert None not in {load(target) for target in tables}
 
 
 def test_no_two_test_files_share_a_name():

@@ -20,7 +20,7 @@ SCHEDULERS_OWN = {
     "cluster/scontrol.py": "Slurm's second file: the answer of scontrol",
     "cluster/qstat.py": "PBS's second file: the answer of qstat",
     "jobs/job_handler.py": "the tuple of those whose jobs are handled",
-    **{f"cluster/{name}_jobs.py": "its handling of jobs" for name in HANDLED},
+    **{f"jobs/{name}_jobs.py": "its handling of jobs" for name in HANDLED},
     "cluster/launchers.py": "a flavour that is called as its scheduler",
     "ranks.py": "the ordered table of what launchers set for ranks, srun and flux run among them",
     "compat/__init__.py": "functions as older scripts call them",

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from runs_on_disk import write_run
 
-from ezpz.cli import GROUPS, VERBS, main
+from ezpz.cli import GROUPS, main
+from ezpz.verbs import VERBS
 
 EZPZ = [sys.executable, "-m", "ezpz"]
 ROOT = Path(__file__).parents[2]

@@ -18,8 +18,8 @@ import pytest
 
 from cli.in_fork import run_verb
 from cli.kinds_of_runs import STEPS, end_all, make_kinds
-from ezpz.cli import VERBS
 from ezpz.cli.runs import _STATES
+from ezpz.verbs import VERBS
 from lab.checkout import ROOT
 from lab.completion import parser_of
 from reliability.tables import replace_block

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from runs_on_disk import write_run
 
-from ezpz.cli import VERBS
+from ezpz.verbs import VERBS
 from lab import selection
 
 EZPZ = [str(Path(sys.executable).parent / "ezpz")]
@@ -30,7 +30,7 @@ REAL = [["sites"], ["launch", "-n", "2", "--dry-run", "true"], ["export", "one",
 FORKS = """
 import json, os, runpy, sys
 from importlib import import_module
-from ezpz.cli import VERBS
+from ezpz.verbs import VERBS
 for verb, (module, *_) in VERBS.items():
     if verb != "test":  # it needs torch
         import_module(module)

@@ -11,8 +11,8 @@ import pytest
 from ezpz.cli import init
 from ezpz.cli.init import main
 from ezpz.cli.shell import main as print_line
-from ezpz.cli.shell import utils
 from ezpz.cluster import probe, site
+from ezpz.cluster.site_shell import shell_functions
 
 SITES = site.load({}, probe.read)
 NAMES = {"slurm": "job.slurm", "pbs": "job.pbs", "laptop": "run.sh"}
@@ -39,7 +39,7 @@ def bare(monkeypatch, tmp_path):
 def checked(path):
     text = path.read_text()
     assert not re.search(r"@[A-Z]+@", text)
-    assert utils() in text
+    assert shell_functions() in text
     assert max(map(len, text.splitlines())) <= 140
     bash = shutil.which("bash", path="/usr/local/bin:/usr/bin:/bin")
     assert subprocess.run([bash, "-n", path], check=False).returncode == 0
@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(bare, capsys, monkeypatch):
 def test_shell_prints_a_line_that_a_shell_reads(capsys, run_cli):
     assert print_line([]) == 0
     line = capsys.readouterr().out
-    assert line == f"source {utils()}\n"
+    assert line == f"source {shell_functions()}\n"
     done = run_cli(["/bin/bash", "-c", f"{line} type -t launch ezpz_setup_env"])
     assert (done.stdout, done.stderr) == ("function\nfunction\n", "")
 

@@ -300,7 +300,7 @@ def test_jobs_are_asked_for_again_when_something_has_changed(user, tmp_path):
     assert len(user.asked("squeue")) == 3
     (tmp_path / "job.slurm").write_text("#!/bin/bash\n#SBATCH -N 1\n")
     user.program("sbatch", "14\n")
-    queue = "import sys; from ezpz.jobs.queued_jobs import submit, cancel; print(submit('job.slurm')); cancel('slurm', ['9'])"
+    queue = "from ezpz.jobs.queued_jobs import submit, cancel; print(submit('job.slurm')); cancel('slurm', ['9'])"
     assert process.run([sys.executable, "-c", queue], user.env, cwd=tmp_path).stdout == "14\n"
     user.status()
     assert len(user.asked("squeue")) == 4

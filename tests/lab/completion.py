@@ -11,12 +11,12 @@ from importlib import import_module
 from pathlib import Path
 from unittest import mock
 
-from ezpz.cli import VERBS
 from ezpz.cli.benchmark import TRAINERS
 from ezpz.cluster import probe
 from ezpz.cluster.launchers import FLAVOURS
 from ezpz.cluster.site import load
 from ezpz.train.data.catalog import HUB
+from ezpz.verbs import VERBS
 
 BIN = Path(__file__).parents[2] / "src" / "ezpz" / "bin"
 SHELLS = {"bash": BIN / "completion.bash", "zsh": BIN / "completion.zsh"}

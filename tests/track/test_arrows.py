@@ -1,68 +1,77 @@
-"""Imports inside `ezpz.track`: its rooms use the modules at its top, and not each other."""
+"""Imports inside `ezpz.track` and `ezpz.view`: their folders use the modules at the top, and not each other."""
 
 import ast
 import functools
 from pathlib import Path
 
-import ezpz.track
+import pytest
 
-HOME = Path(ezpz.track.__file__).parent
-FILES = {path.relative_to(HOME).with_suffix("").as_posix().replace("/", "."): path for path in HOME.rglob("*.py")}
-ROOMS = {name.partition(".")[0] for name in FILES if "." in name}
+import ezpz
+
+SRC = Path(ezpz.__file__).parent
 # A tracker writes the event files that a foreign run is read from: one home for their format.
-BETWEEN_ROOMS = {("trackers.to_tensorboard", "foreign.protobuf"), ("trackers.to_tensorboard", "foreign.tfevents")}
-# Modules at the top that put the rooms' work together, and the rooms that each uses.
+BETWEEN_FOLDERS = {("trackers.to_tensorboard", "foreign.protobuf"), ("trackers.to_tensorboard", "foreign.tfevents")}
+# Modules at the top that put the folders' work together, and the folders that each uses.
 ASSEMBLERS = {
-    "at_end": {"trackers"},
-    "card": {"terminal"},
-    "dispatch": {"over_ranks"},
-    "history": {"effective", "trackers"},
-    "compat_history": {"trackers"},
-    "plots": {"report", "terminal"},
-    "wandb": {"trackers"},
-    "writer": {"trackers"},
+    "track": {"dispatch": {"over_ranks"}},
+    "view": {"card": {"terminal"}, "plots": {"report", "terminal"}},
 }
-UPWARDS = {("trackers.to_wandb", "wandb")}  # both know how wandb is started, and which run the program itself has
+FOLDERS = {
+    "track": {"over_ranks", "profiles"},
+    "view": {"compare", "effective", "foreign", "report", "terminal", "trackers"},
+}
+PACKAGES = pytest.mark.parametrize("package", sorted(FOLDERS))
 
 
 @functools.cache
-def imported(name):
-    """The modules of `ezpz.track` that one of them imports, in functions and for type checkers too."""
-    found = []
-    for node in ast.walk(ast.parse(FILES[name].read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ezpz.track"):
-            module = node.module.removeprefix("ezpz.track").removeprefix(".")
-            for alias in node.names:
-                inner = f"{module}.{alias.name}".lstrip(".")
-                package = f"{module}.__init__".lstrip(".")
-                found.append(next((each for each in (inner, module, package) if each in FILES), "__init__"))
+def imports_of(package):
+    """Return the modules of a package that each of its modules imports, in functions and for type checkers too."""
+    home = SRC / package
+    files = {path.relative_to(home).with_suffix("").as_posix().replace("/", "."): path for path in home.rglob("*.py")}
+    found = {}
+    for name, path in files.items():
+        found[name] = imported = []
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"ezpz.{package}."):
+                module = node.module.removeprefix(f"ezpz.{package}").removeprefix(".")
+                for alias in node.names:
+                    inner, own = f"{module}.{alias.name}".lstrip("."), f"{module}.__init__".lstrip(".")
+                    imported.append(next((each for each in (inner, module, own) if each in files), "__init__"))
     return found
 
 
-def test_a_room_uses_the_top_and_no_other_room(subtests):
-    for name in sorted(FILES):
+def folder_of(name):
+    return name.partition(".")[0] if "." in name else ""
+
+
+@PACKAGES
+def test_a_folder_uses_the_top_and_no_other_folder(package, subtests):
+    assemblers = ASSEMBLERS[package]
+    for name, others in sorted(imports_of(package).items()):
         with subtests.test(name):
-            room = name.partition(".")[0] if "." in name else ""
-            for other in imported(name):
-                target = other.partition(".")[0] if "." in other else ""
-                if not room:
-                    assert not target or target in ASSEMBLERS.get(name, ()), f"{name} imports {other}"
+            own = folder_of(name)
+            for other in others:
+                target = folder_of(other)
+                if not own:
+                    assert not target or target in assemblers.get(name, ()), f"{name} imports {other}"
                 elif target:
-                    assert target == room or (name, other) in BETWEEN_ROOMS, f"{name} imports {other}"
+                    assert target == own or (name, other) in BETWEEN_FOLDERS, f"{name} imports {other}"
                 else:
-                    assert other not in ASSEMBLERS or (name, other) in UPWARDS, f"{name} imports {other}"
+                    assert other not in assemblers, f"{name} imports {other}"
 
 
-def test_the_named_arrows_are_there():
-    arrows = {(name, other) for name in FILES for other in imported(name)}
-    assert arrows >= BETWEEN_ROOMS | UPWARDS
-    used = {(name, other.partition(".")[0]) for name, other in arrows if "." in other}
-    assert {(name, room) for name, rooms in ASSEMBLERS.items() for room in rooms} <= used
-    assert {"compare", "effective", "foreign", "over_ranks", "profiles", "report", "terminal", "trackers"} == ROOMS
+@PACKAGES
+def test_the_named_arrows_are_there(package):
+    arrows = {(name, other) for name, others in imports_of(package).items() for other in others}
+    assert package != "view" or arrows >= BETWEEN_FOLDERS
+    used = {(name, folder_of(other)) for name, other in arrows}
+    assert {(name, folder) for name, folders in ASSEMBLERS[package].items() for folder in folders} <= used
+    assert {folder_of(name) for name in imports_of(package)} - {""} == FOLDERS[package]
 
 
-def test_there_is_no_circle():
-    below = {name: set(imported(name)) - {name} for name in FILES}
+@PACKAGES
+def test_there_is_no_circle(package):
+    below = {name: set(others) - {name} for name, others in imports_of(package).items()}
     while ready := {name for name, others in below.items() if not others & below.keys()}:
         below = {name: others for name, others in below.items() if name not in ready}
     assert not below, sorted(below)

@@ -147,9 +147,9 @@ import logging, sys
 from ezpz import track
 from ezpz.track import dataset, dispatch, history, speed, writer
 from ezpz.view import card
+from ezpz.track import loss_findings as curves
 from ezpz.view import plots
 from ezpz.view import report
-from ezpz.track import loss_findings as curves
 from ezpz.track import step_states as seen
 from ezpz.track import recorded_rows as stored
 from ezpz.view.trackers import chosen

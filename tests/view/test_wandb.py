@@ -47,8 +47,7 @@ history.finalize(plots=False, show=False)
 
 BOTH = """
 from pathlib import Path
-from ezpz.track import setup_wandb
-from ezpz.view.trackers import shared_wandb as wandb
+from ezpz.track import setup_wandb; from ezpz.view.trackers import shared_wandb as wandb
 from ezpz.view.trackers import About, Trackers
 import sys
 first = "first" in sys.argv and setup_wandb("p")

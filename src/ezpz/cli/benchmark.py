@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option
 from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with
 from ezpz.fields import Record
@@ -16,6 +15,7 @@ from ezpz.interpreter import module_line
 from ezpz.launch.options import count, word
 from ezpz.launch.python_of_ranks import module_line_of_ranks
 from ezpz.tables import hanging
+from ezpz.verbs import make_verb_parser
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

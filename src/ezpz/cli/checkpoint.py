@@ -8,10 +8,10 @@ from pathlib import Path
 from ezpz.checkpoint.digests import objections
 from ezpz.checkpoint.finding import SET_ASIDE, base_of, is_folder, is_there
 from ezpz.checkpoint.manifest import NAME, Damaged, Unusable, check_files, read_manifest
-from ezpz.cli import RUN_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
 from ezpz.track.named import newest_here
+from ezpz.verbs import RUN_HELP, make_verb_parser
 from ezpz.view.terminal.screen import say
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

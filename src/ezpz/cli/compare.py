@@ -6,11 +6,11 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from ezpz.cli import RUN_HELP, make_verb_parser
 from ezpz.cli.standard_output import refuse_standard_output
 from ezpz.cli_parser import option, run_verb, whole_number
 from ezpz.errors import UsageError
 from ezpz.tables import USUAL, screen_width
+from ezpz.verbs import RUN_HELP, make_verb_parser
 from ezpz.view.terminal.screen import say
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

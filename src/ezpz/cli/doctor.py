@@ -10,7 +10,6 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from ezpz.cli import make_verb_parser
 from ezpz.cli.standard_output import refuse_standard_output
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import MachineError, UsageError
@@ -21,6 +20,7 @@ from ezpz.launch.temporary import TemporaryFolder
 from ezpz.quantities import duration
 from ezpz.redact import redact_text
 from ezpz.tables import wrapped
+from ezpz.verbs import make_verb_parser
 from ezpz.visible import painter, show, use_color, visible
 from ezpz.watch.doctor.diagnosis import diagnose, summary
 from ezpz.watch.doctor.examine import compute, examine, stale_variables

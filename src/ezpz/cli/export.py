@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from ezpz.cli import RUN_HELP, make_verb_parser
 from ezpz.cli.standard_output import NAME, print_file
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
+from ezpz.verbs import RUN_HELP, make_verb_parser
 from ezpz.visible import show_path
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

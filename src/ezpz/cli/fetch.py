@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
 from ezpz.tables import hanging
+from ezpz.verbs import make_verb_parser
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

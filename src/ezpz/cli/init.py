@@ -6,16 +6,16 @@ import os
 import sys
 from pathlib import Path
 
-from ezpz.cli import make_verb_parser
-from ezpz.cli.shell import utils
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster import SCHEDULERS, detect, probe
 from ezpz.cluster.scheduler import scheduler
 from ezpz.cluster.site import load, recognise
+from ezpz.cluster.site_shell import shell_functions
 from ezpz.errors import MachineError, UsageError, nearest
 from ezpz.files import find_program
 from ezpz.jobs.job_file import WITHOUT_SCHEDULER, Asked, JobFile, options
 from ezpz.jobs.job_handler import handlers, lack
+from ezpz.verbs import make_verb_parser
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -146,7 +146,7 @@ def script(name: str, site: Site | None) -> str:
     asked = Asked(_HOSTS, _SECONDS, Path(_TRAINING).stem)
     lines = tuple(options(kind, site, asked, template=True))
     venv = sys.prefix if sys.prefix != sys.base_prefix else ""
-    return JobFile(kind, site, title, lines, ("python3", _TRAINING), utils(), venv).text()
+    return JobFile(kind, site, title, lines, ("python3", _TRAINING), shell_functions(), venv).text()
 
 
 def _starter(file: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb, whole_number
 from ezpz.errors import MachineError, UsageError
+from ezpz.verbs import make_verb_parser
 from ezpz.visible import show, show_path
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

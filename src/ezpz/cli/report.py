@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from ezpz.broken_pipe import give_up
-from ezpz.cli import RUN_HELP, make_verb_parser
 from ezpz.cli.standard_output import NAME, print_file
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
+from ezpz.verbs import RUN_HELP, make_verb_parser
 from ezpz.visible import show_path
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

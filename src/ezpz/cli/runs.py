@@ -13,7 +13,6 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import NoAccessError, open_regular, refuse_unreadable
@@ -29,6 +28,7 @@ from ezpz.track.names import main_loss, main_throughput, unit
 from ezpz.track.run_reader import open_run, seconds_taken
 from ezpz.track.steps import last_of_training, steps_reached
 from ezpz.track.values import encode
+from ezpz.verbs import make_verb_parser
 from ezpz.view.hardware_rows import per_joule
 from ezpz.view.run_summary import RunSummary
 from ezpz.view.terminal.screen import say

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
-from pathlib import Path
 
-from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import run_verb
-from ezpz.errors import MachineError
+from ezpz.cluster.site_shell import shell_functions
+from ezpz.verbs import make_verb_parser
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -26,28 +24,13 @@ _EXAMPLES = (
 )
 
 
-def utils() -> str:
-    """Return the path of ``utils.sh`` of this ezpz.
-
-    Raises:
-        MachineError: It is not there.
-    """
-    path = Path(__file__).absolute().parents[1] / "bin" / "utils.sh"
-    if not os.access(path, os.R_OK):
-        raise MachineError(
-            f"no utils.sh in this ezpz: {path} (from where ezpz is installed) cannot be read; expected it beside its "
-            "modules. Install ezpz again."
-        )
-    return str(path)
-
-
 def main(argv: Sequence[str]) -> int:
     """Print the line and return the exit code."""
     return run_verb(make_verb_parser("shell", (), _ABOUT, examples=_EXAMPLES), argv, _print_line)
 
 
 def _print_line(options: Namespace) -> int:  # noqa: ARG001  # as every verb
-    show(f"source {shlex.quote(utils())}")
+    show(f"source {shlex.quote(shell_functions())}")
     if sys.stdout.isatty():
         show('ezpz: that line brings the functions; or type  eval "$(ezpz shell)"', sys.stderr)
     return 0

@@ -9,7 +9,6 @@ import resource
 import sys
 from argparse import REMAINDER, ArgumentTypeError
 
-from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.dist import host_memory
 from ezpz.dist.simulate.rank import RUN_ID
@@ -20,6 +19,7 @@ from ezpz.launch.command import why_missing, with_python
 from ezpz.launch.contract import rank_variables, started_here
 from ezpz.launch.options import count, devices, duration
 from ezpz.ranks import Ranks
+from ezpz.verbs import make_verb_parser
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

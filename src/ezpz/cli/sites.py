@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 
-from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster import detect, probe
 from ezpz.cluster.site import Site, load, recognise, user_file
 from ezpz.errors import EzpzError, UsageError, end_with, nearest
 from ezpz.tables import aligned
+from ezpz.verbs import make_verb_parser
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

@@ -6,13 +6,13 @@ import json
 import os
 import sys
 
-from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import MachineError, UsageError
 from ezpz.jobs.running_launches import table
 from ezpz.launch.ask_launch import ask
 from ezpz.register import running
 from ezpz.track.named import running_named, unknown
+from ezpz.verbs import LAUNCH_HELP, make_verb_parser
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

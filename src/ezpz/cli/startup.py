@@ -10,7 +10,6 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import read_bytes, refuse_unreadable
@@ -20,6 +19,7 @@ from ezpz.records.launch_record import LaunchRecord
 from ezpz.register import heads, main_folder, may_run
 from ezpz.tables import Column, cut, screen_width, table, wrapped
 from ezpz.track.named import RUN_FILES, record_named
+from ezpz.verbs import LAUNCH_HELP, make_verb_parser
 from ezpz.view.startup_stages import GROUPS, STAGES, Startup, changes, delays, latest_hosts, median, read_startup
 from ezpz.view.terminal.screen import say
 from ezpz.visible import shorten, show, visible

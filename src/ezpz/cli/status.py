@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import EzpzError
@@ -20,6 +19,7 @@ from ezpz.jobs.running_launches import age, left_behind, left_lines
 from ezpz.records.launch_record import LaunchRecord
 from ezpz.register import heads, of_record, running
 from ezpz.tables import USUAL, Column, or_dash, screen_width, table, wrapped
+from ezpz.verbs import LAUNCH_HELP, make_verb_parser
 from ezpz.visible import painter, shorten, show, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

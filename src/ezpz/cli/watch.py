@@ -6,9 +6,9 @@ import sys
 import time
 from argparse import ArgumentTypeError
 
-from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
+from ezpz.verbs import make_verb_parser
 from ezpz.visible import visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 
-from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster import probe
 from ezpz.cluster.devices import describe, devices_on
@@ -16,6 +15,7 @@ from ezpz.launch.launcher_choice import find_mpiexec
 from ezpz.launch.options import parse
 from ezpz.launch.survey import survey
 from ezpz.tables import screen_width, wrapped
+from ezpz.verbs import make_verb_parser
 from ezpz.visible import LINES, painter, show, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

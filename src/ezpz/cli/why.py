@@ -8,7 +8,6 @@ import shlex
 import time
 from pathlib import Path
 
-from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.questions import SCHEDULER_LIMIT
 from ezpz.errors import EzpzError, MachineError
@@ -20,6 +19,7 @@ from ezpz.records.run_record import RunRecord
 from ezpz.register import as_here, read
 from ezpz.tables import hanging
 from ezpz.track.named import last_started, launch_named, without_launch
+from ezpz.verbs import LAUNCH_HELP, make_verb_parser
 from ezpz.visible import show, visible
 from ezpz.why import Certainty, Facts, diagnose
 

@@ -18,7 +18,7 @@ import sys
 from textwrap import fill
 
 from ezpz.cluster.site import load, torch_build
-from ezpz.errors import EzpzError, UsageError, end_with
+from ezpz.errors import EzpzError, MachineError, UsageError, end_with
 from ezpz.files import Replacement
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -32,6 +32,21 @@ BEGIN = "# >>> sites: made by `make sites` from cluster/sites.toml; do not edit 
 END = "# <<< sites <<<"
 
 _WIDTH = 118  # of a line, with room for the backslash that continues it
+
+
+def shell_functions() -> str:
+    """Return the path of ``utils.sh`` of this ezpz.
+
+    Raises:
+        MachineError: It is not there.
+    """
+    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bin", "utils.sh")
+    if not os.access(path, os.R_OK):
+        raise MachineError(
+            f"no utils.sh in this ezpz: {path} (from where ezpz is installed) cannot be read; expected it beside its "
+            "modules. Install ezpz again."
+        )
+    return path
 
 
 def _steps(modules: tuple[tuple[str, ...], ...]) -> str:

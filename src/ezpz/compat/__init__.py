@@ -95,12 +95,13 @@ INSTEAD = {
 
 _JOBS = "`ezpz where` and ezpz.get_dist_info(), in the shell ezpz_setup_job; no file in the home is written any more"
 _PLOTS = "`ezpz plot`, and History's plot_all() and tplot_all()"
+# Module of older code whose name a package of today has -> what to use.
+OTHER_NOW = {"ezpz.jobs": _JOBS}
 # Module of older code that is no more -> what to use; a file of its name in gone/ answers for it.
 GONE = {
     "ezpz.data": "the loaders of ezpz.train, and ezpz.prepare for your own data",
     "ezpz.doctor": "`ezpz doctor`",
     "ezpz.failover": "`launch --attempts N`",
-    "ezpz.jobs": _JOBS,
     "ezpz.pbs": _JOBS,
     "ezpz.plot": _PLOTS,
     "ezpz.slurm": _JOBS,
@@ -136,6 +137,8 @@ def refuse(module: str, name: str, known: Iterable[str], frame: FrameType) -> No
         raise AttributeError(text, name=name)
     if name in INSTEAD:
         text += f": use {INSTEAD[name]}"
+    elif module in OTHER_NOW:
+        text += f": use {OTHER_NOW[module]}"
     else:
         text += (
             did_you_mean(name, known).replace(" Did", ". Did")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from ezpz.errors import UsageError
@@ -13,8 +12,7 @@ from ezpz.tables import aligned, bar, cut, screen_width, wrapped
 from ezpz.track.goodput_account import ROWS, account, as_json, read_spans
 from ezpz.track.named import run_named
 from ezpz.track.run_reader import open_run
-from ezpz.view.terminal.screen import say
-from ezpz.visible import visible
+from ezpz.visible import show, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ def show_goodput(names: Sequence[str], *, as_object: bool) -> int:
         text = json.dumps({"run": runs[-1].name, "folders": folders, **as_json(made)}, indent=2)
     else:
         text = "\n".join(_lines(runs, made))
-    say(sys.stdout, text, "backslashreplace")
+    show(text)
     return 0
 
 

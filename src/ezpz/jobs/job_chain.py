@@ -31,7 +31,7 @@ from ezpz.jobs.chain_verdict import AGAIN, DONE, STOP, UNDECIDED, Ending, is_fro
 from ezpz.jobs.job_handler import handler, lack
 from ezpz.jobs.job_state import OVER, QUEUED, RUNNING, UNKNOWN, Job
 from ezpz.jobs.queued_jobs import ask, cancel, submit
-from ezpz.launch.chain_lease import HeldError, Lease, kept, take
+from ezpz.launch.chain_lease import HeldError, Lease, take
 from ezpz.launch.decision import Clock
 from ezpz.launch.session import say
 from ezpz.records.chain_records import CHAIN, JOBS, SAVED, VERDICT, ChainJob, ChainJobs, ChainLimits, ChainSave
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ezpz.launch.session import Session
     from ezpz.records.lease_record import LeaseEntry
 
-__all__ = ["VARIABLE", "Chain", "note_save", "run_in_chain", "stop_chain_of"]
+__all__ = ["VARIABLE", "Chain", "run_in_chain", "stop_chain_of"]
 
 VARIABLE = "EZPZ_CHAIN"
 _PATIENCE = 10.0  # seconds for chain.json: a job may begin before `ezpz submit` has written it
@@ -83,22 +83,6 @@ def run_in_chain(session: Session, launch: Callable[[], int]) -> int:
         raise
     chain.leave(_end_of(session.folder, code))
     return code
-
-
-def note_save(folder: str, step: int) -> None:
-    """Keep the step of a complete save, that a rank has reported; nothing may fail a training here.
-
-    Args:
-        folder: Of the chain; where it has begun no job, nothing is kept.
-        step: Steps done; -1 for a number that is not known.
-    """
-    lease = kept()
-    with contextlib.suppress(OSError):
-        if lease is None or not lease.is_ours():  # of a launch in a rank, or of one whose run is another job's now
-            return
-        number = len(ChainJobs.read(os.path.join(folder, JOBS)).jobs)
-        if number:
-            _write_object(os.path.join(folder, SAVED), {"number": number, "step": step})
 
 
 def stop_chain_of(launch: LaunchRecord, why: str) -> str:

@@ -195,7 +195,7 @@ def handler(name: str) -> JobHandler | None:
     """Return what handles a scheduler's jobs, by the scheduler's name; None where nothing does."""
     if name not in HANDLED:
         return None
-    known: JobHandler = import_module(f"ezpz.cluster.{name}_jobs").HANDLER
+    known: JobHandler = import_module(f"ezpz.jobs.{name}_jobs").HANDLER
     return known
 
 

@@ -17,7 +17,6 @@ from argparse import SUPPRESS
 from contextlib import suppress
 from pathlib import Path
 
-from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.questions import SCHEDULER_LIMIT
 from ezpz.errors import EzpzError, MachineError, UsageError
@@ -31,6 +30,7 @@ from ezpz.launch.host import process_tree
 from ezpz.records.launch_record import LaunchRecord
 from ezpz.register import Launch, folders_of, lives, named, recorded, running
 from ezpz.track.named import JobAloneError, UnknownError, id_named, names_another, running_named, unknown
+from ezpz.verbs import LAUNCH_HELP, make_verb_parser
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling

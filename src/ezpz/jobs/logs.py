@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-from ezpz.cli import LAUNCH_HELP, make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.questions import SCHEDULER_LIMIT
 from ezpz.errors import UsageError
@@ -17,6 +16,7 @@ from ezpz.jobs.queued_jobs import my_jobs, not_listed, scheduler_questions, user
 from ezpz.records.launch_record import LaunchRecord
 from ezpz.register import heads, may_run, of_record
 from ezpz.track.named import UnknownError, record_named
+from ezpz.verbs import LAUNCH_HELP, make_verb_parser
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -112,7 +112,7 @@ class _Source:
         if logs or self._rank is not None:
             return logs
         path = Path(self._folder, self._output)
-        if self._output and os.path.isfile(path):  # noqa: PTH113  # never an error
+        if self._output and os.path.isfile(path):  # never an error
             return [("", path)]
         if self.may_write():
             return []

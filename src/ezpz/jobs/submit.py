@@ -14,13 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from ezpz import durations
-from ezpz.cli import make_verb_parser
-from ezpz.cli.shell import utils
 from ezpz.cli_parser import option, positive_float, positive_int, run_verb
 from ezpz.cluster import SCHEDULERS, detect, probe
 from ezpz.cluster.programs import find
 from ezpz.cluster.scheduler import scheduler, schedulers
 from ezpz.cluster.site import load, recognise
+from ezpz.cluster.site_shell import shell_functions
 from ezpz.errors import EzpzError, MachineError, UsageError, end_with, nearest
 from ezpz.fields import Record
 from ezpz.files import find_program, make_closed_folder, write_whole
@@ -43,6 +42,7 @@ from ezpz.jobs.queued_jobs import NotQueuedError
 from ezpz.jobs.submit_words import BEHIND, translate
 from ezpz.launch.command import refuse_other_launchers, why_missing, with_python
 from ezpz.launch.options import parse
+from ezpz.verbs import make_verb_parser
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -254,7 +254,7 @@ def _submit(asked: Namespace, argv: list[str], environ: Mapping[str, str], notes
         title=machine.title,
         options=tuple(found),
         command=command,
-        utils=_below(utils()),
+        utils=_below(shell_functions()),
         venv=_venv(asked.venv, environ) if is_own or asked.venv else "",
         conda=_conda(environ) if is_own and asked.venv is None else "",
         chain=chain,

@@ -10,7 +10,7 @@ appeared, when the lease was not renewed for `ENDS` seconds, or when the first h
 (`Lease.watched`), and kills its ranks when that is gone or says why it must, so that they save nothing more: whoever
 has taken the lease may write already.
 
-The guard is this file: ``python3 -I -S lease.py PATH EVERY ENDS PID``.
+The guard is this file: ``python3 -I -S chain_lease.py PATH EVERY ENDS PID``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,20 @@ if TYPE_CHECKING:
 
     from ezpz.records.lease_record import LeaseEntry
 
-__all__ = ["ENDS", "EVERY", "PATIENCE", "SILENT", "VOID", "HeldError", "Lease", "age", "holder", "kept", "take"]
+__all__ = [
+    "ENDS",
+    "EVERY",
+    "PATIENCE",
+    "SILENT",
+    "VOID",
+    "HeldError",
+    "Lease",
+    "age",
+    "holder",
+    "kept",
+    "note_save",
+    "take",
+]
 
 EVERY = 5.0  # seconds between two renewals
 SILENT = 15.0  # seconds without one of a job that the scheduler says is over
@@ -148,6 +161,30 @@ def _wait_until_void(path: str, held: LeaseEntry, is_over: Callable[[LeaseEntry]
 
 
 # The guard, and what it has renewing
+
+
+def note_save(folder: str, step: int) -> None:
+    """Keep the step of a complete save, that a rank has reported; nothing may fail a training here.
+
+    Args:
+        folder: Of the chain; where it has begun no job, nothing is kept.
+        step: Steps done; -1 for a number that is not known.
+    """
+    import json
+
+    from ezpz.files import write_whole
+    from ezpz.records.chain_records import JOBS, SAVED, ChainJobs
+
+    lease = kept()
+    try:
+        if lease is None or not lease.is_ours():  # of a launch in a rank, or of one whose run is another job's now
+            return
+        number = len(ChainJobs.read(os.path.join(folder, JOBS)).jobs)
+        if number:
+            save = json.dumps({"number": number, "step": step}, indent=1) + "\n"
+            write_whole(os.path.join(folder, SAVED), save, closed=True, sync=True)
+    except OSError:
+        pass
 
 
 def _main(path: str, every: float, ends: float, launch: int) -> int:

@@ -119,9 +119,9 @@ def _refuse_job_file(path: str, typed: str, given: Sequence[str]) -> None:
     head = list(takewhile(lambda line: line.lstrip()[:1] in {"", "#"}, _head_of(path).splitlines()))
     if not head:
         return
-    from ezpz.jobs.job_handler import handlers
+    from ezpz.beside import beside
 
-    for one in handlers():
+    for one in beside("job_handlers")():
         script = one.script
         number = next((number for number, line in enumerate(head, 1) if line.startswith(f"{script.mark} ")), 0)
         if number:

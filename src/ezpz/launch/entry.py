@@ -99,9 +99,10 @@ def _launch(options: LaunchOptions) -> int:
     # A launch inside a rank of another one has nothing to do with the job.
     if not os.environ.get("EZPZ_CHAIN") or "EZPZ_LAUNCH_ID" in os.environ or not options.starts_ranks:
         return _launch_alone(session)
-    from ezpz.jobs.job_chain import run_in_chain
+    from ezpz.beside import beside
 
-    return run_in_chain(session, partial(_launch_alone, session))
+    code: int = beside("run_in_chain")(session, partial(_launch_alone, session))
+    return code
 
 
 def _launch_alone(session: Session) -> int:
@@ -111,9 +112,9 @@ def _launch_alone(session: Session) -> int:
 
     options = session.options
     if options.attempts > 1:
-        from ezpz.jobs.attempts import refuse_inside_torchrun
+        from ezpz.beside import beside
 
-        refuse_inside_torchrun(os.environ, options)
+        beside("refuse_inside_torchrun")(os.environ, options)
     if (options.starts_ranks and options.check != "off") or (options.log_dir and not os.path.isabs(options.log_dir)):
         _refuse_removed_folder()
     builder = PlanBuilder(survey(options), options)
@@ -128,9 +129,10 @@ def _launch_alone(session: Session) -> int:
     with session.recorded(builder.launch_id):
         if options.attempts == 1:
             return session.run(builder)
-        from ezpz.jobs.attempts import run_attempts
+        from ezpz.beside import beside
 
-        return run_attempts(session, builder)
+        code: int = beside("run_attempts")(session, builder)
+        return code
 
 
 def _show(builder: PlanBuilder, options: LaunchOptions) -> int:

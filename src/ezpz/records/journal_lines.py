@@ -1,4 +1,7 @@
-"""Say what the lines of ``metrics.jsonl`` hold. Readers of whole journals check them faster: `ezpz.track.journal_reader`."""
+"""Say what the lines of ``metrics.jsonl`` hold.
+
+Readers of whole journals check them faster: `ezpz.track.journal_reader`.
+"""
 
 from __future__ import annotations
 

@@ -7,18 +7,19 @@ imported when it is first needed. Each function takes the `End`; one that fails 
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.beside import beside, load
 from ezpz.track.guard import guarded
 from ezpz.track.run_reader import with_rows_of
+from ezpz.track.tracker_protocol import About
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from ezpz.track.run_reader import Run
-    from ezpz.view.trackers import Tracker, Trackers
+    from ezpz.track.tracker_protocol import Tracker
 
 
 class Part(NamedTuple):
@@ -98,12 +99,6 @@ def call_parts(end: End, when: str, parts: Iterable[Part] = PARTS) -> None:
                 (load(part.call) if isinstance(part.call, str) else part.call)(end)
 
 
-def load(target: str) -> Any:
-    """Return what ``module:name`` means."""
-    module, _, name = target.partition(":")
-    return getattr(import_module(module), name)
-
-
 # Copies at other places get every row. `setup_wandb` puts its run here: all histories of this process log to it.
 everywhere: dict[str, Any] = {}  # with `log` and `config`, as `ezpz.view.trackers.Trackers` has them
 
@@ -112,10 +107,10 @@ def choose_trackers(chosen: str | Sequence[str | Tracker] | None) -> list[Any]:
     """Return the trackers of a run, as `ezpz.view.trackers.choose`; none where nothing asks for any."""
     if chosen is None and not os.environ.get("EZPZ_TRACKERS"):
         return []
-    found: list[Any] = load("ezpz.view.trackers:choose")(chosen)
+    found: list[Any] = beside("choose_trackers")(chosen)
     return found
 
 
-def start_trackers(chosen: Sequence[Any], about: dict[str, Any]) -> Trackers | None:
+def start_trackers(chosen: Sequence[Any], about: dict[str, Any]) -> Any:
     """Start the trackers of a run; None without any."""
-    return load("ezpz.view.trackers:Trackers")(chosen, load("ezpz.view.trackers:About")(**about)) if chosen else None
+    return beside("Trackers")(chosen, About(**about)) if chosen else None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
 from ezpz import progress
+from ezpz.beside import beside
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger, log_to
 from ezpz.progress import Busy, records_in
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ezpz.track.at_end import End
+    from ezpz.track.tracker_protocol import Tracker
     from ezpz.track.values import Value
-    from ezpz.view.trackers import Tracker
 
 
 # The step and the weight of a row, as callers may give them.
@@ -132,7 +133,7 @@ class History(older_calls.OlderCalls):
                 further attempt. Otherwise ``outputs/<name>/<YYYY-MM-DD-HHMMSS>/`` below the current folder.
             window: Steps whose values all ranks send to rank 0 together, and rows whose tensors are read together.
             trackers: Further places for the metrics: ``wandb``, ``tensorboard``, ``mlflow``, ``csv``, or objects that
-                are a `ezpz.view.trackers.Tracker`; otherwise what ``EZPZ_TRACKERS`` lists. They cannot fail or delay
+                are a `ezpz.track.Tracker`; otherwise what ``EZPZ_TRACKERS`` lists. They cannot fail or delay
                 the training.
             older: Keywords of older scripts: ``keys``, ``project_name``, ``config``, ``backends``,
                 ``distributed_history``, ``jsonl_path``, ``report_dir``, ``report_enabled``; see docs/older-scripts.md.
@@ -319,9 +320,7 @@ class History(older_calls.OlderCalls):
         settings = {} if self._live is None else self._live.changed()
         generators: dict[str, int] = {}
         if batch is not None and self._writer is not None and self._rows % step_states.EVERY == 0:
-            from ezpz.view.effective import generator_sums
-
-            generators = generator_sums()
+            generators = beside("generator_sums")()
         if batch is not None or settings:
             self._seen.add(step, step_states.Seen(batch, generators, settings))
 
@@ -368,11 +367,9 @@ class History(older_calls.OlderCalls):
         if config:
             writer.store("config", config)
         if model is not None or optimizer is not None or scheduler is not None:
-            from ezpz.view.effective import LiveSettings, describe
-
             self._watched = tuple(new or old for new, old in zip((optimizer, model), self._watched, strict=True))
-            self._live = LiveSettings(*self._watched)
-            effective = describe(model, optimizer, scheduler)
+            self._live = beside("LiveSettings")(*self._watched)
+            effective = beside("describe_effective")(model, optimizer, scheduler)
             writer.store("effective", effective)
             active = [f"{name} {rate}" for name, rate in effective.items() if name.startswith("dropout.") and rate]
             if active:

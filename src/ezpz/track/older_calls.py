@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from ezpz.beside import beside
 from ezpz.errors import TrackError, UsageError, did_you_mean
 from ezpz.log import get_logger
 from ezpz.ranks import from_environ
@@ -104,15 +105,12 @@ def trackers_of(older: Mapping[str, Any], trackers: Any) -> Any:
 
 
 def _with_project(name: Any, project: str | None) -> Any:
-    from ezpz.view.trackers import own_backends
-
+    own_backends = beside("own_backends")
     if name in own_backends.registered:
         return own_backends.adapted(name)
     if name != "wandb" or project is None:
         return name
-    from ezpz.view.trackers.to_wandb import WandbTracker
-
-    return WandbTracker(project)
+    return beside("WandbTracker")(project)
 
 
 class OlderCalls:
@@ -308,7 +306,6 @@ class OlderCalls:
         if self._writer is None:
             return
         from ezpz.track.series import numeric_series
-        from ezpz.view.plots import save_pictures, save_texts
 
         self.sync()
         run = self._run()
@@ -317,9 +314,9 @@ class OlderCalls:
         series = numeric_series(self._table())
         try:
             if pictures:
-                list(save_pictures(run, series, {item.name for item in series}))
+                list(beside("save_pictures")(run, series, {item.name for item in series}))
             else:
-                save_texts(series, run.folder)
+                beside("save_texts")(series, run.folder)
         # A drawing library may raise anything, and no picture is worth a training.
         except Exception as error:  # noqa: BLE001
             get_logger(__name__).warning(f"cannot draw the metrics: {type(error).__name__}: {error}")
@@ -337,9 +334,7 @@ class OlderTracker:
 
     def get_backend(self, name: str) -> Any:
         """Return wandb's run for ``wandb``, an own backend by its name, and None for others."""
-        from ezpz.view.trackers import own_backends
-
-        return self.wandb_run if name == "wandb" else own_backends.made.get(name)
+        return self.wandb_run if name == "wandb" else beside("own_backends").made.get(name)
 
     def log(self, metrics: Mapping[str, Any], step: int | None = None, commit: bool = True) -> None:
         """Log to wandb's run, where there is one."""

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ezpz.track.run_reader import Run
+    from ezpz.track.tracker_protocol import Tracker
     from ezpz.track.values import Value
-    from ezpz.view.trackers import Tracker
 
 _SECTIONS_EVERY = 1.0  # seconds between two records of what sections took
 _SECTIONS_LEAST = 0.001  # seconds: less is worth no record

@@ -90,7 +90,7 @@ class Across:
             self._rows.append((step, values, weight))
 
     def note(self, step: int, number: float) -> None:
-        """Take a number that stands for the batch of a step, before the row of that step (`ezpz.track.step_states.packed`)."""
+        """Take a number that stands for the batch of a step, before its row (`ezpz.track.step_states.packed`)."""
         if self._open:
             self._notes[step] = number
 

@@ -295,7 +295,7 @@ def _python() -> dict[str, Any]:
         "versions": installed_versions([folder or os.curdir for folder in sys.path], _LIBRARIES),
         "mpi4py_for": mpi_of_mpi4py([folder or os.curdir for folder in sys.path]),
         "torch_build": _torch_build(),
-        "ezpz": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+        "ezpz": os.path.abspath(f"{__file__}/../../.."),
         "ezpz_copies": [os.path.dirname(path) for path in copies],
         "ezpz_programs": _programs("ezpz", os.environ.get("PATH", os.defpath)),
         "launch_programs": _programs("launch", os.environ.get("PATH", os.defpath)),

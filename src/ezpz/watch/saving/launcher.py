@@ -147,7 +147,7 @@ class Saving(LauncherSide):
         if self._able > before:
             self._grown_at = time.monotonic()
         if self._chain and message.longest >= 0 and message.step != self._noted:
-            from ezpz.jobs.job_chain import note_save
+            from ezpz.launch.chain_lease import note_save
 
             self._noted = message.step
             note_save(self._chain, message.step)
