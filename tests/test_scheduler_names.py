@@ -25,6 +25,7 @@ SCHEDULERS_OWN = {
     "ranks.py": "the ordered table of what launchers set for ranks, srun and flux run among them",
     "compat/__init__.py": "functions as older scripts call them",
     "compat/dist_names.py": "variables as older scripts call them",
+    "program_secrets.py": "a service of whose name one is a part",
     **{f"launch/flavours/{name}.py": "variables that this launcher reads or must not pass on" for name in FLAVOURS},
 }
 FLAVOURS_OWN = {
