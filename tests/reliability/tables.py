@@ -280,6 +280,39 @@ def why(results):
     ])  # fmt: skip
 
 
+def strangers(results):
+    """Troubles that the rules were not written for, ``{NAME: [verdict, date, what lacks, commit]}``, as Markdown."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "why"))
+    from strangers import VERDICTS, troubles
+
+    known = troubles()
+    results = {name: results[name] for name in known if name in results}
+    commits = " and ".join(dict.fromkeys(commit for *_, commit in results.values() if commit))
+    kinds = [*dict.fromkeys(each.about for each in known.values()), "all"]
+
+    def counted(about):
+        verdicts = [results[name][0] for name in results if about in {known[name].about, "all"}]
+        return " | ".join(str(verdicts.count(verdict)) for verdict in VERDICTS)
+
+    return "\n".join([
+        f"{_when(results)}, commit {commits or 'unknown'}: {len(results)} of {len(known)} were planted.",
+        "",
+        f"| what a program did | {' | '.join(VERDICTS)} |",
+        "|---|" + "---|" * len(VERDICTS),
+        *(f"| {about} | {counted(about)} |" for about in kinds),
+        "",
+        "Not right:",
+        "",
+        "| trouble | | what the first cause lacks, or says wrongly |",
+        "|---|---|---|",
+        *(
+            f"| {known[name].what} (`{name}`) | {verdict} | {_cell(reason)} |"
+            for name, (verdict, _, reason, _) in results.items()
+            if verdict != "right"
+        ),
+    ])  # fmt: skip
+
+
 def _when(results):
     dates = sorted({date for _, date, *_ in results.values()})
     return " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "never run"
@@ -304,6 +337,6 @@ def _outcome(results, name, case):
 
 
 if __name__ == "__main__":
-    tables = (matrix, distributions, pythons, endings, openpbs, attempts, early, cuts, shims, why)
+    tables = (matrix, distributions, pythons, endings, openpbs, attempts, early, cuts, shims, why, strangers)
     table = {each.__name__: each for each in tables}[sys.argv[1]]
     replace_block(Path(sys.argv[3]), sys.argv[1], table(json.loads(Path(sys.argv[2]).read_text())))
