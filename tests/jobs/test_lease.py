@@ -93,7 +93,7 @@ class Holder:
         self._program = f"""
 import os, sys, time
 sys.path.insert(0, {str(SRC)!r})
-from ezpz.launch import lease
+from ezpz.launch import chain_lease as lease
 lease.EVERY, lease.ENDS = 0.2, {ends!r}
 mine = lease.take({str(self.folder)!r}, {entry("1")!r}, lambda _: False)
 mine.keep()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = """
 import os, pathlib, sys, time
 import ezpz, ezpz.progress
-from ezpz.track import plots
+from ezpz.view import plots
 def work():
     end = time.monotonic() + 5
     while time.monotonic() < end: sum(range(10_000))

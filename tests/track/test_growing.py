@@ -283,7 +283,8 @@ def test_columns_that_somebody_removes_or_edits_are_made_again(journal, tmp_path
 
 KILLED = """
 import os, random, sys
-from ezpz.track import journal, stored
+from ezpz.track import journal_writer as journal
+from ezpz.track import recorded_rows as stored
 stored.STRETCH = 2000
 journal._EVERY = 0.01
 opened = journal.Journal(sys.argv[1])

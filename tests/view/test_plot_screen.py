@@ -93,7 +93,7 @@ def test_what_cannot_be_encoded_is_replaced_and_a_closed_stream_is_no_reader(tmp
 SHOW = """
 import sys, numpy as np
 from pathlib import Path
-from ezpz.track import plots
+from ezpz.view import plots
 from ezpz.track.series import Series
 plots.draw_pictures = lambda *_: []
 for _ in range(20):
