@@ -33,6 +33,7 @@ SCRIPTS = {  # what ranks do, what else is in the environment, and whether the l
     "failed": ("time.sleep(6); sys.exit(3)", {}, False),
     "connected all the time": ("group = meet(); time.sleep(6)", {}, False),
     "connected between two looks": ("time.sleep(5); group = meet(); del group; time.sleep(1)", {}, False),
+    "connected after many looks": ("time.sleep(33); group = meet(); del group; time.sleep(1)", {}, False),
     "connected before the first look": ("group = meet(); del group; time.sleep(6)", {}, False),
     "connected to one who listens": ("listener = socket.create_server(('', 0)); time.sleep(6)", {}, False),
     "without torch": ("library.close(); time.sleep(6)", {}, False),

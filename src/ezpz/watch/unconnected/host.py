@@ -7,7 +7,8 @@ opened no connection between the looks, which the kernel counts (proc(5), ``/pro
 Tcp: RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens …
 Tcp: 1 200 120000 -1 17 4 …
 
-Where others open some, only a long run that is looked at often tells. What cannot be known is taken for a connection.
+Where others open some, only a long run that is looked at often tells: what was closed between two looks, the kernel
+lists for a minute, though not whose it was. What cannot be known is taken for a connection.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.host.rank_process import RankProcess
 
-_PAUSE, _LONGEST = 1.0, 60.0  # seconds between looks: they grow rarer
+_PAUSE, _LONGEST = 1.0, 45.0  # seconds between looks: they grow rarer, but see what was closed in between
 _SHARE = 0.05  # of the time since the first look
 _MANY = 20  # looks that tell without the kernel's count: after some 25 s
 _CONNECTED = {"setup", "met", "group"}  # stages that a rank reports itself
@@ -47,7 +48,9 @@ class ConnectionsOfHost(HostSide):
 
     def finish(self) -> None:
         """Report ranks that have had no connection."""
-        if self._is_connected or not self._looks or (opened() != self._opened and self._looks < _MANY):
+        if self._is_connected or not self._looks:
+            return
+        if opened() != self._opened and (self._looks < _MANY or _was_connected()):
             return
         ranks = [rank for rank in self.handle.ranks.values() if rank.rank >= 0 and "torch" in rank.stages]
         if not any(_CONNECTED.intersection(rank.stages) for rank in ranks):
@@ -57,7 +60,8 @@ class ConnectionsOfHost(HostSide):
         ranks = [rank for rank in self.handle.ranks.values() if rank.alive and rank.rank >= 0]
         if not ranks:
             return
-        self._is_connected = any(_may_be_connected(rank) for rank in ranks)
+        has_met = opened() != self._opened and _was_connected()
+        self._is_connected = has_met or any(_may_be_connected(rank) for rank in ranks)
         if not self._is_connected:  # else there is nothing more to find out
             self._looks += 1
             pause = _SHARE * (time.monotonic() - self._began)
