@@ -200,6 +200,7 @@ def test_a_bare_launch_prints_its_help_and_with_options_alone_the_line(launch, r
 def test_a_file_of_python_is_run_by_python(launch, tmp_path, subtests):
     show = "import os, sys; print(os.environ['RANK'], sys.argv)\n"
     (tmp_path / "ddp.py").write_text(show)
+    (tmp_path / "-dash.py").write_text(show)
     lab.program(tmp_path / "bits.py", show)  # as every file of some file systems
     lab.program(tmp_path / "own.py", "#!/bin/sh\necho own $RANK\n")
     for words, said in [
@@ -207,6 +208,7 @@ def test_a_file_of_python_is_run_by_python(launch, tmp_path, subtests):
         ("./ddp.py", "0 ['./ddp.py']\n"),
         ("./bits.py", "0 ['./bits.py']\n"),
         ("./own.py", "own 0\n"),
+        ("-- -dash.py", "0 ['./-dash.py']\n"),
     ]:
         with subtests.test(words):
             done = launch("-n", "1", *words.split())
@@ -216,6 +218,7 @@ def test_a_file_of_python_is_run_by_python(launch, tmp_path, subtests):
 @pytest.mark.slow
 def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, subtests):
     (tmp_path / "plain.sh").write_text("true")
+    (tmp_path / "folder.py").mkdir()
     lab.program(tmp_path / "broken", "#!/no/such/interpreter\n")
     lab.program(tmp_path / "job.sh", "#!/bin/bash\n#SBATCH --nodes=2\nlaunch true\n")
     (tmp_path / "hosts").write_text("n01\nn02\n")
@@ -226,6 +229,8 @@ def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, subtest
         (["--hostfile", "/no/such", "true"], 2, "cannot read the host file /no/such"),
         (["no-such-program"], 127, "no-such-program (from the command line): it is not found on PATH"),
         (["missing.py"], 127, "missing.py (from the command line): there is no such file"),
+        (["folder.py"], 126, "folder.py (from the command line): it is a folder"),
+        (["./folder.py"], 126, "./folder.py (from the command line): it is a folder"),
         (["plain.sh"], 127, "it is not found on PATH; expected a program. Write `launch bash plain.sh`."),
         (["./plain.sh"], 126, "it is not executable; expected a program. Write `launch bash ./plain.sh`."),
         (["broken"], 127, "it is not found on PATH; expected a program. Write `launch ./broken`."),

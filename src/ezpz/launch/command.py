@@ -100,7 +100,10 @@ def with_python(command: Sequence[str], environ: Mapping[str, str]) -> list[str]
         return list(command)
     from ezpz.launch.python_of_ranks import python_of_ranks
 
-    return [python_of_ranks(environ), *command]
+    script = command[0]
+    if script.startswith("-"):  # Python would take it for an option
+        script = os.path.join(os.curdir, script)
+    return [python_of_ranks(environ), script, *command[1:]]
 
 
 def _head_of(path: str) -> str:
@@ -143,8 +146,8 @@ def why_missing(program: str, typed: str) -> tuple[str, int]:
     if not code:
         return "", 0
     hint, is_file = "", os.path.isfile(program)
-    if program.endswith(".py") and not is_file:
-        reason = "there is no such file"
+    if program.endswith(".py") and not is_file and not os.path.dirname(program):  # not looked for on PATH
+        reason, code = why_not_run(os.path.join(os.curdir, program))
     elif is_file and program.endswith(".sh"):
         hint = f" Write `{typed} bash {program}`."
     elif is_file and os.access(program, os.X_OK):
