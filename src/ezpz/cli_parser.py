@@ -344,6 +344,15 @@ def _without_package(verb: str, package: str) -> MachineError:
     )
 
 
+def show_help_alone(parser: Parser) -> int:
+    """Print the help of a verb behind which nothing was typed, and return the exit code of a wrong command line.
+
+    A script whose ``ezpz submit $COMMAND`` was empty shall not go on as if done.
+    """
+    parser.print_help(sys.stderr)
+    return UsageError.exit_code
+
+
 def run_verb(parser: Parser, argv: Sequence[str], work: Callable[[Namespace], int], failure: int | None = None) -> int:
     """Read a verb's command line, do its work and return the exit code; an error is one line on stderr.
 

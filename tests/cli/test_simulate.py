@@ -254,6 +254,15 @@ def test_it_explains_itself(run_cli):
     assert "usage: ezpz simulate -n N" in run_cli([*SIMULATE, "-n", "4", "-h"]).stdout
 
 
+@pytest.mark.parametrize("verb", ["simulate", "submit"])
+def test_a_verb_of_a_command_alone_prints_its_help_and_returns_2(verb, run_cli):
+    """`ezpz submit $COMMAND` with an empty variable is no success: what it prints goes to stderr."""
+    verb = [*SIMULATE[:-1], verb]
+    alone = run_cli(verb)
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert alone.stderr == run_cli([*verb, "--help"]).stdout
+
+
 @pytest.mark.dear
 @pytest.mark.slow
 def test_collectives_end_at_once_on_any_rank(run_cli):

@@ -9,7 +9,7 @@ import resource
 import sys
 from argparse import REMAINDER, ArgumentTypeError
 
-from ezpz.cli_parser import option, run_verb
+from ezpz.cli_parser import option, run_verb, show_help_alone
 from ezpz.dist import host_memory
 from ezpz.dist.simulate.rank import RUN_ID
 from ezpz.errors import UsageError
@@ -112,7 +112,7 @@ def main(argv: Sequence[str]) -> int:
         _check_device(world, data=options.data)
         return _simulate(options, world)
 
-    return run_verb(parser, argv or ["--help"], work)
+    return run_verb(parser, argv, work) if argv else show_help_alone(parser)
 
 
 def _check(parser: Parser, options: Namespace) -> None:

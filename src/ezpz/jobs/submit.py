@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ezpz import durations
-from ezpz.cli_parser import option, positive_float, positive_int, run_verb
+from ezpz.cli_parser import option, positive_float, positive_int, run_verb, show_help_alone
 from ezpz.cluster import SCHEDULERS, detect, probe
 from ezpz.cluster.programs import find
 from ezpz.cluster.scheduler import scheduler, schedulers
@@ -186,8 +186,10 @@ def main(argv: Sequence[str]) -> int:
     parser = make_verb_parser(
         "submit", _OPTIONS, _ABOUT, usage=_USAGE, examples=_EXAMPLES, exits=_EXITS, allow_abbrev=False
     )
+    if not argv:
+        return show_help_alone(parser)
     try:
-        words, notes = translate(argv or ["--help"], _own_options())
+        words, notes = translate(argv, _own_options())
     except UsageError as error:
         return end_with(error)
     return run_verb(parser, words, lambda asked: _submit(asked, words, os.environ, notes))
