@@ -38,6 +38,8 @@ SCRIPTS = {  # what ranks do, what else is in the environment, and whether the l
     "connected to one who listens": ("listener = socket.create_server(('', 0)); time.sleep(6)", {}, False),
     "without torch": ("library.close(); time.sleep(6)", {}, False),
     "as short as a test": ("pass", {}, False),
+    "a sweep, whose script reads its rank": ("sweep.py", {}, False),
+    "a script that reads no rank": ("alone.py", {}, True),
 }
 
 
@@ -54,11 +56,13 @@ def test_ranks_that_nothing_connects_are_told_at_the_end(clean_env, tmp_path, su
         f'{system.path("ip")} link set lo up && exec "$@"',
         "sh",
     ]
+    (tmp_path / "sweep.py").write_text(BEGIN + "time.sleep(6)")
+    (tmp_path / "alone.py").write_text(BEGIN.partition("rank, place")[0] + "time.sleep(6)")
     runs = {}
     for name, (script, more, _) in SCRIPTS.items():
         line = [*own_network, sys.executable, "-m", "ezpz.launch", "-n", "2", "--flavour", "local"]
         runs[name] = subprocess.Popen(
-            [*line, sys.executable, "-c", BEGIN + script],
+            [*line, sys.executable, *([script] if script.endswith(".py") else ["-c", BEGIN + script])],
             env={**clean_env, **more},
             cwd=tmp_path,
             stdout=subprocess.DEVNULL,
