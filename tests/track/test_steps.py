@@ -34,6 +34,18 @@ PROGRAMS = {  # what is recorded, and how many steps that were
     "two rows a step without step=": (rows_of(100, lambda _: [(LOSS, None), ({"grad_norm": 1.0}, None)]), 100),
     "rows of another prefix": (rows_of(50, lambda _: [(LOSS, None), ({"gpu/watts": 1.0}, None)]), 50),
     "a loss in every tenth row": (rows_of(120, lambda n: [({"dt": 1.0} | (LOSS if n % 10 == 0 else {}), None)]), 120),
+    "a loss in every tenth row of a step": (
+        rows_of(120, lambda n: [({"lr": 1.0} | (LOSS if n % 10 == 0 else {}), n)]),
+        120,
+    ),
+    "a loss in every tenth row, without step=": (
+        rows_of(120, lambda n: [({"lr": 1.0} | (LOSS if n % 10 == 0 else {}), None)]),
+        120,
+    ),
+    "two rows a step that share a metric": (
+        rows_of(100, lambda _: [({"mem": 1.0, **LOSS}, None), ({"mem": 1.0, "grad_norm": 1.0}, None)]),
+        100,
+    ),
     "every tenth step from 9 on": (rows_of(120, lambda n: [(LOSS, n)] if n % 10 == 9 else []), 120),
     "every tenth step from 10 on": (rows_of(120, lambda n: [(LOSS, n + 1)] if n % 10 == 9 else []), 120),
     "every tenth step from 0 on, and the last": (rows_of(120, lambda n: [(LOSS, n)] if n % 10 in {0, 9} else []), 120),
@@ -95,10 +107,11 @@ def test_a_second_start_counts_its_own_steps():
     assert (made.steps, made.repeated, run.record.steps) == (50, 10, 50)
 
 
-def test_rows_of_epochs_tell_their_steps():
+@pytest.mark.parametrize("first", [1, 0, 7])  # some count from 0; a resumed training begins with a later one
+def test_rows_of_epochs_tell_their_steps(first):
     history = History("mine", "run", trackers=[])
-    for epoch in (1, 2, 3):
-        history.update({"epoch": epoch, "steps": 22 if epoch < 3 else 5, "dt": 1.0, "train_loss": 1.0}, step=epoch)
+    for epoch, steps in enumerate((22, 22, 5), first):
+        history.update({"epoch": epoch, "steps": steps, "dt": 1.0, "train_loss": 1.0}, step=epoch)
     assert glance(Path("run"), Path())["steps"] == 49
     history.finalize(plots=False, show=False)
     run = open_run("run")

@@ -1,8 +1,9 @@
 """Count the steps that a run has made. Card, report, ``ezpz runs``, ``ezpz status`` and the account of time ask here.
 
 Rows are no steps: a program records evaluations, summaries and other metrics in rows of their own, two rows in a step,
-or one in every tenth. A row of training is one that holds the metric which stands once in each step (`step_metric`).
-Its step is what a metric ``step`` or ``iter`` of it says, else the step of the row.
+or one in every tenth. A row of training is one that holds the metric which stands once in each step (`step_metric`),
+or the rest of such a row: ``{"lr": …}`` in each step, with a loss in every tenth, is a row for each step. Its step is
+what a metric ``step`` or ``iter`` of it says, else the step of the row.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def epochs_of(training: Table) -> int | None:
 
 
 def rows_of_training(table: Table) -> Table:
-    """Return the rows that hold the metric which stands once in each step; all, where there is no metric."""
+    """Return the rows of steps: those that hold the metric of each step, or the rest of such a row; all, where there is
+    no metric.
+    """
     import numpy as np
 
     counts = {name: cells.count for name, cells in table.cells.items() if not is_counter(name)}
@@ -97,7 +100,35 @@ def rows_of_training(table: Table) -> Table:
         return table
     keep: Any = np.zeros(len(table), dtype=bool)
     keep[table.cells[name].index_array] = True
-    return table.only(keep if evaluates is None else keep & ~evaluates)
+    if evaluates is not None:
+        keep &= ~evaluates
+    rest = _rest_of_training(table, counts, keep)
+    return table.only(keep | rest if evaluates is None else keep | (rest & ~evaluates))
+
+
+def _rest_of_training(table: Table, counts: Mapping[str, int], training: Any) -> Any:
+    """Return a mask of the rows that hold what stands in each row of training, and nothing that stands in none.
+
+    Args:
+        table: The rows.
+        counts: The metrics that are no counters.
+        training: A mask of the rows of training.
+    """
+    import numpy as np
+
+    number = int(training.sum())
+    others: list[Any] = []
+    mask: Any = np.zeros(len(table), dtype=bool)
+    for name in counts:
+        index = table.cells[name].index_array
+        held = int(training[index].sum())
+        if not held:
+            others.append(index)
+        elif held == number:
+            mask[index] = True
+    for index in others:
+        mask[index] = False
+    return mask
 
 
 def _evaluations(table: Table, counts: Mapping[str, int]) -> Any:
@@ -202,8 +233,9 @@ def steps_reached(first: Row | None, rows: Sequence[Row]) -> int | None:
     last = training[-1]
     epoch, held = last["m"].get("epoch"), last["m"].get("steps")
     if type(epoch) is int and type(held) is int:  # a row of a whole epoch; only the last one may be shorter
-        usual = first["m"].get("steps") if first is not None else None
-        return held + (epoch - 1) * (usual if type(usual) is int else held)
+        begun = first["m"] if first is not None else {}
+        usual, number = begun.get("steps"), begun.get("epoch")  # some count epochs from 0, or begin with a later one
+        return held + (epoch - (number if type(number) is int else 1)) * (usual if type(usual) is int else held)
     numbers = [_number_of(row) for row in training]
     begin = numbers[0] if first is None else _number_of(first)
     gaps = sorted(after - before for before, after in pairwise(numbers) if after > before)
@@ -230,7 +262,10 @@ def _of_training(rows: Sequence[Row]) -> list[Row]:
     if not counts:
         return list(rows)
     name = step_metric(counts)
-    return [row for row in rows if name in row["m"]]
+    training = [row["m"].keys() for row in rows if name in row["m"]]
+    always = {key for key in training[0] if not is_counter(key)}.intersection(*training)
+    ever = set().union(*training)
+    return [row for row in rows if not always.isdisjoint(row["m"]) and ever.issuperset(row["m"])]
 
 
 def _number_of(row: Row) -> int:
