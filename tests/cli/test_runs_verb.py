@@ -12,6 +12,7 @@ import pytest
 import ezpz
 from ezpz.cli.open import main as open_report
 from ezpz.cli.runs import glance, main
+from ezpz.cli.why import main as why
 from ezpz.jobs.running_launches import age
 from ezpz.track.run_reader import open_run
 from ezpz.view.report import build_page
@@ -169,6 +170,28 @@ def test_the_launch_says_why_a_run_died(make_run, tmp_path, capsys):
     record.write_text(json.dumps({"launch_id": name, "cause": {"text": text, "rank": 0, "words": words}}))
     causes = {each["run"]: each["cause"] for each in listed(capsys=capsys)}
     assert causes["d/1"] == "ValueError: x"
+
+
+def test_a_run_that_its_launch_had_to_kill_was_stopped_as_the_launch_was(make_run, tmp_path, capsys):
+    """Where a program does not hear Ctrl-C, `launch` kills it, and nothing in its folder tells the end."""
+    name = "5f3a90c2-1111"
+    record = tmp_path / "state/ezpz/launches/2026-11-21-191256-5f3a90c2/run.json"
+    record.parent.mkdir(parents=True)
+    folder = make_run("outputs/a/1", [{"loss": 1}] * 7, state="running", launch={"EZPZ_LAUNCH_ID": name})
+    launch = {"launch_id": name, "state": "stopped", "run_folder": str(folder), "command": ["x"], "started": 1.0}
+    for code, signal in ((130, "SIGINT (Ctrl-C)"), (143, "SIGTERM")):  # and `ezpz kill --now`
+        record.write_text(json.dumps({**launch, "exit_code": code, "step": 1}))
+        one = listed(capsys=capsys)[0]
+        assert (one["state"], one["cause"]) == ("stopped", f"{signal}; killed by its launch")
+        assert 'class="state stopped' in build_page(open_run(folder))
+        assert why([str(folder)]) == 0
+        said = capsys.readouterr().out
+        assert f"  seen  the launch ended with {code}: " in said
+        assert "a rank reported" not in said
+    assert "  seen  the launch ended with 143: SIGTERM\n  seen  the run recorded 7 steps\n" in said
+    for state, code in (("failed", 124), ("failed", 143), ("running", None)):
+        record.write_text(json.dumps({**launch, "state": state, "exit_code": code}))
+        assert listed(capsys=capsys)[0]["state"] == "died"
 
 
 def test_a_run_has_failed_where_another_rank_did(make_run, tmp_path, capsys):

@@ -18,6 +18,7 @@ from ezpz.records.launch_record import LaunchRecord
 from ezpz.records.run_record import RunRecord
 from ezpz.register import as_here, read
 from ezpz.tables import hanging
+from ezpz.track.launches import stopped_by
 from ezpz.track.named import last_started, launch_named, without_launch
 from ezpz.verbs import LAUNCH_HELP, make_verb_parser
 from ezpz.visible import show, visible
@@ -218,7 +219,12 @@ def seen(facts: Facts) -> Iterator[str]:
         yield said
     if facts.asked and facts.asked.summary:
         yield facts.asked.summary
-    if launch.step is not None:
+    signal = stopped_by(launch)
+    if signal:
+        yield f"the launch ended with {launch.exit_code}: {signal}"
+    if facts.run.steps:  # a rank does not report each step
+        yield f"the run recorded {facts.run.steps} step{'s' * (facts.run.steps != 1)}"
+    elif launch.step is not None:
         yield f"the last step that a rank reported is {launch.step}"
     for hosts, words in ((launch.silent, "nothing was heard of"), (launch.lost, "lost while it ran:")):
         if hosts:

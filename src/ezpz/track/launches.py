@@ -6,6 +6,7 @@ import os
 import re
 from functools import lru_cache
 from pathlib import Path
+from signal import SIGINT, Signals
 
 from ezpz.fields import Record
 from ezpz.records.launch_record import Failure, LaunchRecord
@@ -49,6 +50,14 @@ def launch_cause(launch_id: str) -> tuple[Failure, str]:
     """Return what a launch has found to be the cause of its end, and that as one line."""
     found = find_launch(launch_id)
     return _cause_in(found[1] if found else LaunchRecord())
+
+
+def stopped_by(launch: LaunchRecord) -> str:
+    """Return the signal by which a user or a scheduler ended a launch, in words; empty where none did."""
+    number = (launch.exit_code or 0) - 128
+    if launch.state != "stopped" or launch.failure.text or number not in set(Signals):
+        return ""
+    return f"{Signals(number).name}{' (Ctrl-C)' if number == SIGINT else ''}"
 
 
 def _cause_in(launch: LaunchRecord) -> tuple[Failure, str]:

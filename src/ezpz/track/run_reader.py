@@ -15,7 +15,7 @@ from ezpz.errors import UsageError
 from ezpz.files import refuse_unreadable
 from ezpz.records.run_record import RunRecord
 from ezpz.redact import redact_config, redact_text
-from ezpz.track.launches import failed_elsewhere, launch_cause
+from ezpz.track.launches import failed_elsewhere, find_launch, launch_cause, stopped_by
 from ezpz.track.run_folder import read_record
 from ezpz.track.writer_lock import is_held
 
@@ -40,7 +40,7 @@ class Run:
         name: Its name.
         state: ``running``; ``finished`` (`History.finalize` was called); ``exited`` (the program ended without it);
             ``failed`` (an exception, or the failure of another rank, which its launch has seen); ``stopped`` (a signal
-            that could be answered); ``died`` (the process is gone and could not say why).
+            that could be answered, or that its launch was sent); ``died`` (the process is gone and could not say why).
         cause: Why it failed, was stopped or died, in words; empty otherwise.
     """
 
@@ -176,6 +176,10 @@ def _state(folder: Path, record: RunRecord) -> tuple[str, str]:
 
 def _as_seen_outside(folder: Path, record: RunRecord, state: str, cause: str) -> tuple[str, str]:
     """Return how a run ended, and why, where its launch knows better: of a rank that failed, of one that was killed."""
+    launch = find_launch(record.launch_id) if state == "died" and record.launch_id else None
+    signal = stopped_by(launch[1]) if launch else ""
+    if signal:
+        return "stopped", f"{signal}; killed by its launch"
     elsewhere = failed_elsewhere(record, folder) if state in {"finished", "exited", "stopped", "failed"} else ""
     if elsewhere:
         return "failed", elsewhere
