@@ -353,6 +353,17 @@ def show_help_alone(parser: Parser) -> int:
     return UsageError.exit_code
 
 
+def _about_folders(error: OSError) -> EzpzError | None:
+    """Return in one line what a user can mend wherever a verb comes to it: a folder of another user's, or one that was
+    removed; None for all else.
+    """
+    from ezpz.files import no_access, removed_folder
+
+    if isinstance(error, PermissionError):
+        return no_access(error.filename) if isinstance(error.filename, str) else None
+    return removed_folder() if isinstance(error, FileNotFoundError) else None
+
+
 def run_verb(parser: Parser, argv: Sequence[str], work: Callable[[Namespace], int], failure: int | None = None) -> int:
     """Read a verb's command line, do its work and return the exit code; an error is one line on stderr.
 
@@ -371,12 +382,11 @@ def run_verb(parser: Parser, argv: Sequence[str], work: Callable[[Namespace], in
     except EzpzError as error:
         code = end_with(error)
         return code if failure is None else failure
-    except PermissionError as error:  # another user's folder, wherever a verb comes to it
-        if not isinstance(error.filename, str):
+    except OSError as error:
+        told = _about_folders(error)
+        if told is None:
             raise
-        from ezpz.files import no_access
-
-        code = end_with(no_access(error.filename))
+        code = end_with(told)
         return code if failure is None else failure
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]

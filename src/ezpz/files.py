@@ -175,6 +175,18 @@ def _closed_place(path: Path) -> tuple[str, str, int] | None:
         return None
 
 
+def removed_folder() -> MachineError | None:
+    """Return the error for a working folder that is not there any more; None where it is there."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        return MachineError(
+            f"the working folder {os.environ.get('PWD', '')} was removed: {error.strerror} (from the shell); "
+            "expected one that is there. `cd` to another."
+        )
+    return None
+
+
 def why_not_run(program: str) -> tuple[str, int]:
     """Return why a program cannot be run here, and the exit code with which a shell tells so; empty and 0 where it can.
 

@@ -24,6 +24,19 @@ def test_help_lists_the_verbs_and_version_tells_the_version(run_cli):
     assert run_cli([*EZPZ]).returncode == 0
 
 
+def test_in_a_folder_that_was_removed_a_verb_that_needs_one_says_so_in_one_line(tmp_path, monkeypatch, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    monkeypatch.setenv("PWD", str(gone))
+    gone.rmdir()
+    for line in ("plot", "watch --once", "open", "report", "export", "checkpoint verify", "runs --goodput",
+                 "submit --dry-run true"):  # fmt: skip
+        assert main(line.split()) == 125, line
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.startswith(f"ezpz: the working folder {gone} was removed: "), line
+
+
 def test_every_verb_is_in_one_group_and_five_are_shown_first(capsys):
     assert sorted(verb for group in GROUPS.values() for verb in group) == sorted(VERBS)
     assert main(["--help"]) == 0

@@ -15,7 +15,7 @@ from functools import partial
 
 from ezpz.broken_pipe import ending_with_the_reader
 from ezpz.errors import EzpzError, MachineError, UsageError, end_with
-from ezpz.files import private_folder
+from ezpz.files import private_folder, removed_folder
 from ezpz.interpreter import open_standard_files
 from ezpz.interrupt import FOR_RANKS, Deferring, Raising, end_now
 from ezpz.launch.command import refuse_other_launchers, why_missing, with_python
@@ -73,13 +73,9 @@ def _refuse_removed_folder() -> None:
     Raises:
         MachineError: The working folder was removed.
     """
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise MachineError(
-            f"the working folder {os.environ.get('PWD', '')} was removed: {error.strerror} (from the shell); "
-            "expected one that is there. `cd` to another."
-        ) from None
+    gone = removed_folder()
+    if gone:
+        raise gone
 
 
 def _read(words: Sequence[str]) -> LaunchOptions:
