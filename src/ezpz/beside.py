@@ -21,7 +21,7 @@ BESIDE = {
     # of a history
     "choose_trackers": "ezpz.view.trackers:choose",
     "Trackers": "ezpz.view.trackers:Trackers",
-    "own_backends": "ezpz.view.trackers:own_backends",
+    "own_backends": "ezpz.view.trackers.own_backends",
     "WandbTracker": "ezpz.view.trackers.to_wandb:WandbTracker",
     "describe_effective": "ezpz.view.effective:describe",
     "LiveSettings": "ezpz.view.effective:LiveSettings",
@@ -37,7 +37,7 @@ def beside(name: str) -> Any:
 
 
 def load(target: str) -> Any:
-    """Import what is written as ``module:name``."""
+    """Import what is written as ``module:name``, or as ``module``."""
     module, _, name = target.partition(":")
     __import__(module)  # importlib would cost every launch 1 ms
-    return getattr(sys.modules[module], name)
+    return getattr(sys.modules[module], name) if name else sys.modules[module]

@@ -186,6 +186,12 @@ def _folders() -> list[str]:
     return [folder for folder in (_in_home(), own_place(IN_TEMPORARY)) if folder]
 
 
+def _can_write(folder: str) -> bool:
+    while folder and not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
 def heads(*, running: bool = False) -> list[Head]:
     """Return the beginnings of all records, those of the launches that started last first.
 
@@ -193,14 +199,17 @@ def heads(*, running: bool = False) -> list[Head]:
         running: Only those that tell of no end.
     """
     found = []
+    home = _in_home()
     for folder in _folders():
         try:
             names = os.listdir(folder)
         except OSError:
             continue
-        found += [head for name in names if (head := _head(f"{folder}/{name}/run.json", name))]
-    kept = [head for head in found if head.is_running or not running]
-    return sorted(kept, key=lambda head: (head.started, head.path), reverse=True)
+        # Those of a service, which has no home, are of interest to a shell with one while they run.
+        ended = not running and (folder == home or not _can_write(home))
+        heads_there = [head for name in names if (head := _head(f"{folder}/{name}/run.json", name))]
+        found += [head for head in heads_there if head.is_running or ended]
+    return sorted(found, key=lambda head: (head.started, head.path), reverse=True)
 
 
 def _head(path: str, name: str) -> Head | None:

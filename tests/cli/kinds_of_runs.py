@@ -18,7 +18,7 @@ import ezpz
 from lab import process
 
 SRC = str(Path(ezpz.__file__).parents[1])
-RECORDED = Path(__file__).parents[1] / "track" / "recorded"
+RECORDED = Path(__file__).parents[1] / "view" / "recorded"
 STEPS = 10
 _AGO = 7200  # seconds
 # Rank 0 records; it, or the launch, meets what makes the kind, and rank 1 waits for that.

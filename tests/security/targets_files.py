@@ -26,7 +26,7 @@ from ezpz.view.foreign.opening import open_foreign
 from ezpz.view.report.page import build_page
 from ezpz.watch.collectives.last_collectives import MalformedDump, read_dump
 
-RECORDED = Path(__file__).parents[1] / "track" / "recorded"
+RECORDED = Path(__file__).parents[1] / "view" / "recorded"
 
 
 def _ended(read, *refusals):

@@ -46,7 +46,7 @@ BREAKS = [  # module, function, error; at its first call
     ("ezpz.launch.record", "started", "AttributeError('boom')"),
     ("ezpz.launch.record", "write", "ValueError('boom')"),
     ("ezpz.launch.event_loop", "Loop.turn", "IndexError('boom')"),
-    (RUN + "child", "Children.add", "AssertionError('boom')"),
+    (RUN + "launcher_child", "Children.add", "AssertionError('boom')"),
 ]
 
 

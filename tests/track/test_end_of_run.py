@@ -276,8 +276,8 @@ import sys, ezpz
 history = ezpz.History("train", "out")
 for step in range(200):
     history.update({"loss": 1.0})
-names = ("card", "curves", "plots", "pictures", "report", "terminal", "trackers", "wandb", "speed")
-assert not [name for name in sys.modules if name.startswith(tuple(f"ezpz.track.{name}" for name in names))]
+names = ("ezpz.view", "ezpz.track.loss_findings", "ezpz.track.speed")
+assert not [name for name in sys.modules if name.startswith(names)]
 history.finalize(plots=False, show=False)
 """
     done = run_python(code)
