@@ -331,6 +331,12 @@ def pace(done: int, first: int, total: int) -> None:
     speaker.pace = f"pace {done} {first} {total}"
 
 
+def pace_of_loop() -> tuple[int, int]:
+    """Return the steps that a loop has done and its steps in all, as `pace` noted them; zeros where none runs."""
+    _, done, _, total = (speaker.pace or "pace 0 0 0").split()
+    return int(done), int(total)
+
+
 def records_in(folder: str) -> None:
     """Note where this rank keeps the record of a run; the next beat tells it, so that the launcher's own goes there.
 
@@ -636,7 +642,7 @@ def _meet() -> _Agent | None:
         OSError: The agent is gone; BlockingIOError when it is busy.
     """
     address = os.environ.get("EZPZ_SOCKET", "")
-    if not address or not of_this_launch(os.environ) or _is_worker():
+    if not address or not of_this_launch(os.environ) or is_worker():
         return None
     try:
         rank = from_environ(os.environ).rank
@@ -668,7 +674,7 @@ def _say_ending() -> None:
     speaker.say(f"ending {_ENDING}")
 
 
-def _is_worker() -> bool:
+def is_worker() -> bool:
     """Tell whether multiprocessing started this process, e.g. to load data."""
     module = sys.modules.get("multiprocessing.process")
     return module is not None and module.parent_process() is not None

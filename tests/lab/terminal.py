@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import struct
 import termios
 import time
@@ -47,3 +48,28 @@ def shown_by(run: subprocess.Popen[bytes], screen: int, seconds: float) -> str:
         else:
             run.kill()
     return seen.decode()
+
+
+def screen_after(written: str, columns: int) -> list[str]:
+    r"""Return the lines that a terminal shows when all of this was written to it, those that it scrolled away too.
+
+    It knows newlines, carriage returns, ``\x1b[K``, colours and modes, and moves to the next line when a letter comes
+    behind a full one, as terminals do.
+    """
+    lines, row, column = [[]], 0, 0
+    for part in re.findall(r"\x1b\[K|\x1b\[[0-9;]*m|\x1b\[\?[0-9;]*[hl]|[^\x1b]", written):
+        if part == "\r":
+            column = 0
+        elif part == "\n":
+            row, column = row + 1, 0
+        elif part == "\x1b[K":
+            del lines[row][column:]
+        elif part[0] != "\x1b":
+            if column == columns:
+                row, column = row + 1, 0
+            lines += [[] for _ in range(len(lines), row + 1)]
+            lines[row] += " " * (column - len(lines[row]))
+            lines[row][column : column + 1] = part
+            column += 1
+        lines += [[] for _ in range(len(lines), row + 1)]
+    return ["".join(line).rstrip() for line in lines]

@@ -9,10 +9,8 @@ import termios
 
 import pytest
 
-from ezpz.launch.rank_variables import may_draw
 from ezpz.launch.run.terminal import Screen
-from ezpz.watch.progress.live_line import LiveLine, is_utf8
-from ezpz.watch.progress.messages import Pace
+from ezpz.live_line import LiveLine, is_utf8, may_draw
 from lab.terminal import open_terminal, shown_by
 
 ERASE = "\r\x1b[K"
@@ -28,7 +26,7 @@ def terminal():
 
 def texts(fd, environ, *reports, total=100):
     line = LiveLine(environ, fd)
-    return [line.text(Pace(done=done, first=0, total=total), now) for now, done in reports]
+    return [line.text(done, total, now) for now, done in reports]
 
 
 def test_it_says_how_far_the_run_is_and_how_long_it_takes(terminal):
@@ -76,6 +74,8 @@ def test_it_is_drawn_on_a_terminal_alone(terminal, tmp_path):
     assert not may_draw({"TERM": "dumb"}, fd)
     assert not may_draw({}, fd)
     assert not may_draw({"TERM": "xterm", "EZPZ_LIVE": "0"}, fd)
+    assert not may_draw({"TERM": "xterm", "CI": "true"}, fd)
+    assert may_draw({"TERM": "xterm", "CI": "false"}, fd)
     with (tmp_path / "file").open("w") as file:
         assert not may_draw({"TERM": "xterm"}, file.fileno())
     reader, writer = os.pipe()

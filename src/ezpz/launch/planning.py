@@ -30,7 +30,6 @@ from ezpz.launch.rank_variables import (
     has_input,
     is_off,
     last_collectives,
-    may_draw,
     piped,
     sampling,
     without_devices,
@@ -147,10 +146,16 @@ class PlanBuilder:
             "collectives": os.path.join(private_folder(), f"last-{inner}"),
             "parting": _PARTING if survey.scheduler.signalling_daemon else 0.0,
             "by_rank": survey.placement.world_size <= _STAGES_OF_EACH,
-            "live": not self.keeps_terminal and may_draw(self.environ),
+            "live": not self.keeps_terminal and os.isatty(1) and self._may_draw(),
             "stays": self.stays,
             "watchers": [*self._watchers()],
         }
+
+    def _may_draw(self) -> bool:
+        """Tell whether a live line belongs on the terminal of the launcher."""
+        from ezpz.live_line import may_draw
+
+        return may_draw(self.environ)
 
     def _watchers(self) -> Iterator[tuple[str, str, float, str, str, str]]:
         """Yield the watchers that are on, as rows of `ezpz.launch.agent_messages.Settings`."""

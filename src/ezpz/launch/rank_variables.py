@@ -169,16 +169,6 @@ def is_off(environ: Mapping[str, str], name: str) -> bool:
     return environ.get(name, "").strip().lower() in _NO
 
 
-def may_draw(environ: Mapping[str, str], fd: int = 1) -> bool:
-    """Tell whether a line that is drawn again and again belongs where a descriptor leads."""
-    if is_off(environ, "EZPZ_LIVE") or environ.get("TERM", "dumb") in {"", "dumb"}:
-        return False
-    try:
-        return os.isatty(fd)
-    except OSError:
-        return False
-
-
 _SAMPLING = 5.0  # seconds between two samples of the hardware
 _SHORTEST_SAMPLING, _LONGEST_SAMPLING = SAMPLING
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from itertools import chain
 from math import isfinite
 from pathlib import Path
+from threading import get_ident
 from time import time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
@@ -21,7 +22,7 @@ from ezpz.log import get_logger, log_to
 from ezpz.progress import Busy, records_in
 from ezpz.ranks import from_environ
 from ezpz.redact import redact_config
-from ezpz.track import older_calls, step_states
+from ezpz.track import live_run, older_calls, step_states
 from ezpz.track.at_end import Part, choose_trackers
 from ezpz.track.dispatch import RowDispatch, across_of
 from ezpz.track.guard import guarded, tell, undisturbed
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from ezpz.ranks import Ranks
     from ezpz.track.at_end import End
     from ezpz.track.tracker_protocol import Tracker
     from ezpz.track.values import Value
@@ -183,16 +185,24 @@ class History(older_calls.OlderCalls):
         self._live: Any = None  # of objects given to `log_config`
         self._watched: tuple[Any, ...] = (None, None)
         self._is_told = False  # what steps saw, by a loop of ours
+        self._line: live_run.LiveRun | None = None
         self._told: set[type[Exception]] = set()  # errors that were warned of
         if self._writer is not None:
             self._writer.flush, self._writer.leave = self._onward.flush, self._onward.leave
             self._writer.keep_seen = self._seen.write
+            self._begin_line(self._writer, ranks)
         self._lock = threading.RLock()  # a signal's handler of the user may come in the middle of an update
         self._is_forked = False
         _newest = ref(self)
         _open_here.add(self)
         if older.get("config") is not None:
             self.log_config(older["config"])
+
+    def _begin_line(self, writer: Writer, ranks: Ranks) -> None:
+        with guarded("show the run on the terminal"):
+            self._line = live_run.begin(self.name, ranks)
+            if self._line is not None:
+                writer.journal.show, writer.hide = self._line.show, self._line.end
 
     def _use_folder(self, folder: Path) -> None:
         """Know the run folder, where this rank's log belongs too."""
@@ -208,6 +218,7 @@ class History(older_calls.OlderCalls):
             RowDispatch(self._window, None, None),
             step_states.StepStates(None, None),
         )
+        self._line = None
         self._lock, self.paths, self._is_forked = threading.RLock(), {}, True
 
     def update(
@@ -291,6 +302,8 @@ class History(older_calls.OlderCalls):
             if type(error) not in self._told:
                 self._told.add(type(error))
                 tell(f"hand on the row of step {row_step}", error, "; it is in the journal, and training continues.")
+        if self._line is not None:
+            self._line.row = row_step, came or values, get_ident()
         return row_step, came
 
     def _hand_on(

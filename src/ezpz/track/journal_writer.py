@@ -115,6 +115,7 @@ class Journal:
         path: The file, which may become another one.
         attempt: 1, and one more each time that a journal with rows is opened again.
         next_step: One more than the step of the last row.
+        show: Called once a second from the first row on, in the thread that syncs.
     """
 
     def __init__(self, path: str | os.PathLike[str], on_folder: Callable[[str], object] | None = None) -> None:
@@ -125,6 +126,7 @@ class Journal:
             on_folder: Takes the folder where that becomes another one, in any thread.
         """
         self._on_folder = on_folder
+        self.show: Callable[[], object] = dict
         self._rows = 0  # handed over
         self._not_before = -_QUIET  # the next try to begin anew
         self.path = os.fspath(path)
@@ -153,7 +155,7 @@ class Journal:
         self._attempt = f'"a":{self.attempt},' if self.attempt > 1 else ""
         self._columns = Columns(self._fd)
         self._folder = os.stat(os.path.dirname(self.path) or ".")  # noqa: PTH116, PTH120  # strings are all there is
-        self._keeper = PeriodicCall(self._sync_once, lambda: self._columns.grow(self.path), self.follow)
+        self._keeper = PeriodicCall(self._sync_once, lambda: self._columns.grow(self.path), self._look)
         _open_here.add(self)
 
     def write(self, step: int, values: Mapping[str, Value]) -> None:
@@ -292,6 +294,10 @@ class Journal:
         """Return how many rows of this process went into the file."""
         with self._lock:
             return self._rows - len(self._waiting) - self._lost.get("rows", 0)
+
+    def _look(self) -> None:
+        self.follow()
+        self.show()
 
     def follow(self) -> None:
         """See whether the file is still at its path; go along with a folder that was renamed, on anew without one."""

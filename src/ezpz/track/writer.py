@@ -49,6 +49,7 @@ class Writer:
         leave: The same, and what other ranks have on their way; called when the program ends without `finish`. Returns
             what is missing, in sentences.
         keep_seen: Writes what steps saw and is not written yet; set by the history.
+        hide: Takes the live line of the run off the terminal for good; set by the history.
         ended: Whether the run was finished; nothing is recorded after that.
         rate_ranks: Ranks whose samples the recorded throughput counts; 0 where that is not known.
     """
@@ -79,6 +80,7 @@ class Writer:
         self.flush: Callable[[], object] = dict
         self.leave: Callable[[], list[str]] = list
         self.keep_seen: Callable[[], object] = dict
+        self.hide: Callable[[], object] = dict
         self._on_folder = on_folder
         self.folder = make_folder(name, outdir, self._stamp)
         self._names = ExportNames()
@@ -284,6 +286,7 @@ class Writer:
             missing: What is not in the journal, in sentences.
         """
         self.ended = True
+        self.hide()
         atexit.unregister(self._at_exit)
         end = self._end(state, cause, list(missing))
         end.report, end.show = report, show
@@ -377,6 +380,7 @@ class Writer:
 
     def _complete_at_signal(self, name: str) -> None:
         # Whatever fails here, such as a library that the signal has interrupted: the signal must be passed on.
+        self.hide()
         problems: list[str] = []
         reason = ", from the launcher or the scheduler" if name == "SIGTERM" else ""
         end = self._end("stopped", name + reason, problems)

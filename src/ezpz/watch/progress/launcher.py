@@ -7,8 +7,8 @@ import time
 
 from ezpz import durations
 from ezpz.launch.watchers import LauncherHandle, LauncherSide
+from ezpz.live_line import LiveLine
 from ezpz.watch.progress import messages
-from ezpz.watch.progress.live_line import LiveLine
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class Progress(LauncherSide):
         if isinstance(report, messages.Idle):
             self._is_idle(self.handle.host(host), report)
         elif isinstance(report, messages.Pace):
-            stopping = self.handle.is_stopping()
-            self.handle.live("" if stopping else self._live_line.text(report, time.monotonic()))
+            line = self._live_line.text(report.done, report.total, time.monotonic())
+            self.handle.live("" if self.handle.is_stopping() else line)
         elif isinstance(report, messages.RankBusy):
             if report.busy:
                 self._busy.add(report.rank)
