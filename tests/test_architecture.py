@@ -401,3 +401,16 @@ def test_what_the_core_uses_of_packages_beside_it_is_there():
 def test_no_two_test_files_share_a_name():
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
+
+
+def test_a_test_file_imports_none_of_another_folder():
+    """Its folder alone is on sys.path when a file is run by itself; what folders share lies in tests/lab."""
+    files = {path.stem: path for path in (ROOT / "tests").rglob("test_*.py")}
+    strays = [
+        (path.name, name)
+        for path in files.values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (name := node.module or "") in files
+        if files[name].parent != path.parent
+    ]
+    assert not strays

@@ -58,8 +58,8 @@ def world(home, tmp_path, monkeypatch):
         path.write_text(json.dumps({**told, "launcher": process}))
         path.chmod(0o600)
 
-    make("gpt", 20, "5f3a90c2", "12.head", 2)
-    make("train", 21, "77aa0000", "13.head", 1)
+    make("gpt", 20, "e7d40b19", "12.head", 2)
+    make("train", 21, "6c19a0d3", "13.head", 1)
     make("live", 18, "c0de1234", "14.head", 3, state="running", ended=None, exit_code=None)
     yield start
     for child in started:
@@ -90,7 +90,7 @@ def names_of(name, day, launch, job, start):
     }
 
 
-GPT = names_of("gpt", 20, "5f3a90c2", "12.head", "")
+GPT = names_of("gpt", 20, "e7d40b19", "12.head", "")
 LIVE = names_of("live", 18, "c0de1234", "14.head", "")
 RUNS = "{here}/outputs"
 # verb: its words, where {} is the name; then code and first line for gpt, for `latest`, and without a name
@@ -101,7 +101,7 @@ TABLE = {
         (0, "*python3 train.py*"),
         0,
     ),
-    "status": (("status", "{}", "--json"), (0, '*"launch_id": "5f3a90c2"*'), (0, "*77aa0000*"), 0),
+    "status": (("status", "{}", "--json"), (0, '*"launch_id": "e7d40b19"*'), (0, "*6c19a0d3*"), 0),
     "compare": (
         ("compare", "{}"),
         (1, f"ezpz compare: A is {RUNS}/gpt/2026-11-20-162001, B is {RUNS}/train/2026-11-21-162001"),
@@ -122,8 +122,8 @@ TABLE = {
         (0, "*/train/*"),
         0,
     ),
-    "kill": (("kill", "{}"), (2, "ezpz: launch 5f3a90c2 does not run ('{name}' from*"), None, None),
-    "stacks": (("stacks", "{}"), (2, "ezpz: launch 5f3a90c2 does not run ('{name}' from*"), None, None),
+    "kill": (("kill", "{}"), (2, "ezpz: launch e7d40b19 does not run ('{name}' from*"), None, None),
+    "stacks": (("stacks", "{}"), (2, "ezpz: launch e7d40b19 does not run ('{name}' from*"), None, None),
 }
 
 
@@ -217,7 +217,7 @@ def test_a_job_goes_before_what_its_number_begins_and_before_an_older_job(
 
 
 def test_a_task_of_an_array_is_called_as_its_scheduler_calls_it(world, squeue, home, in_process):
-    path = home / ".local/state/ezpz/launches/2026-11-20-161956-5f3a90c2/run.json"
+    path = home / ".local/state/ezpz/launches/2026-11-20-161956-e7d40b19/run.json"
     told = json.loads(path.read_text())
     path.write_text(json.dumps({**told, "plan": {**told["plan"], "job_id": "41"}}))
     for name in ("40_3", "41"):
@@ -254,10 +254,10 @@ def test_without_a_run_every_verb_of_runs_says_so(in_process, tmp_path, subtests
 
 
 def test_a_launch_of_several_runs_and_one_of_none_are_told(world, in_process, tmp_path):
-    write_run(tmp_path / "outputs/gpt/second", {"loss": [1.0]}, name="gpt", launch={"EZPZ_LAUNCH_ID": "5f3a90c2"})
+    write_run(tmp_path / "outputs/gpt/second", {"loss": [1.0]}, name="gpt", launch={"EZPZ_LAUNCH_ID": "e7d40b19"})
     done = in_process(["report", "12"])
     assert done.returncode == 2
-    assert fnmatchcase(done.stderr, "ezpz: '12' means 2 runs of launch 5f3a90c2 (from the command line): */gpt/*\n")
+    assert fnmatchcase(done.stderr, "ezpz: '12' means 2 runs of launch e7d40b19 (from the command line): */gpt/*\n")
     record = tmp_path / "home/.local/state/ezpz/launches/2026-11-22-101010-abcd0000"
     record.mkdir()
     (record / "run.json").write_text(json.dumps({"launch_id": "abcd0000", "state": "finished", "started": 1.0}))
@@ -299,13 +299,13 @@ def test_no_launch_is_ended_by_the_name_of_another(world, in_process, home, tmp_
     second.write_text(json.dumps({**live, "launch_id": "beef5678", "run_folder": ""}))
     second.chmod(0o600)
     write_run(runs / "live/second", {"loss": [1.0]}, name="live", launch={"EZPZ_LAUNCH_ID": "beef5678"})
-    write_run(runs / "c0de/first", {"loss": [1.0]}, name="c0de", launch={"EZPZ_LAUNCH_ID": "5f3a90c2"})
+    write_run(runs / "c0de/first", {"loss": [1.0]}, name="c0de", launch={"EZPZ_LAUNCH_ID": "e7d40b19"})
     several = "ezpz: '{name}' means 2 launches (from the command line): *; expected one.*"
     for verb in ("kill", "stacks"):
         for name in ("live", "outputs/live", "outputs", "live/", "c0de"):
             with subtests.test(f"{verb} {name}"):
                 done = in_process([verb, name])
-                line = "ezpz: launch 5f3a90c2 does not run ('c0de' from*" if name == "c0de" else several
+                line = "ezpz: launch e7d40b19 does not run ('c0de' from*" if name == "c0de" else several
                 check(done, (2, line), name, tmp_path, name)
 
 
@@ -315,7 +315,7 @@ def test_what_is_left_on_other_hosts_is_ended_by_every_name(world, in_process, m
     for kind, name in GPT.items():
         with subtests.test(kind):
             done = in_process(["kill", "--hosts", "n01", name])
-            assert (done.returncode, asked.pop()) == (0, "5f3a90c2")
+            assert (done.returncode, asked.pop()) == (0, "e7d40b19")
 
 
 def test_nothing_is_left_is_said_of_launches_that_there_were(world, squeue, in_process, monkeypatch, subtests):

@@ -3,13 +3,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ezpz.track.series import Series, captions, limits, logged, numeric_series, ordered, thin
+from ezpz.track.series import captions, limits, logged, numeric_series, ordered, thin
 from ezpz.track.table import gather
-
-
-def series(values, steps=None):
-    values = np.array(values, dtype=float)
-    return Series("x", np.arange(len(values), dtype=float) if steps is None else np.array(steps, dtype=float), values)
+from lab.drawn_series import series
 
 
 def test_numbers_and_bools_are_drawn_text_lists_and_counters_are_not():

@@ -1,12 +1,12 @@
 import itertools
 
 import numpy as np
-from test_series import series
 
 from ezpz.view.terminal.panels import arrange, drawing, height_for, lay_out
 from ezpz.view.terminal.screen import Screen
 from ezpz.view.terminal.textplot import draw
 from ezpz.view.terminal.width import columns
+from lab.drawn_series import series
 
 
 def test_plots_stand_side_by_side_where_there_is_room_and_fit_the_terminal():

@@ -3,11 +3,11 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from test_series import series
 from test_textplot import SHAPES
 
 from ezpz.track.series import Series, stretch_means
 from ezpz.view.pictures import Pictures, save_heat_map, save_overlay
+from lab.drawn_series import series
 
 STAMP = "2026-11-20-162001"
 

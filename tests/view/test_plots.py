@@ -1,8 +1,8 @@
 import pytest
-from test_series import series
 
 from ezpz.view import plots
 from ezpz.view.plots import draw_all, file_stem, seen_first, that_matter
+from lab.drawn_series import series
 
 STAMP = "2026-11-20-162001"
 

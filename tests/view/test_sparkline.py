@@ -1,7 +1,7 @@
 import numpy as np
-from test_series import series
 
 from ezpz.view.terminal.frame import sparkline
+from lab.drawn_series import series
 
 
 def test_a_decay_falls_from_the_highest_to_the_lowest_block():

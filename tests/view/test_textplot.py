@@ -3,10 +3,10 @@ import time
 
 import numpy as np
 import pytest
-from test_series import series
 
 from ezpz.view.terminal.textplot import HEIGHT, WIDTH, Drawing, draw, render, save_text
 from ezpz.view.terminal.width import columns
+from lab.drawn_series import series
 
 STAMP = "2026-11-20-162001"
 
