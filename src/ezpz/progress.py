@@ -355,7 +355,7 @@ def stage(name: str) -> None:
     """Tell the agent, once per name, that this process has come so far.
 
     Args:
-        name: ``setup``, ``met``, ``group``, ``model`` or ``data``; one word.
+        name: ``setup``, ``met``, ``group``, ``own``, ``model`` or ``data``; one word.
     """
     reached.setdefault(name, time())
     if not speaker.has_told(name) and speaker.next != math.inf:

@@ -22,7 +22,7 @@ last = os.environ["GATE"]
 open(f"{last}-{rank}", "w").close()
 while not all(os.path.exists(f"{last}-{each}") for each in range(2)):
     time.sleep(0.005)
-for name in ("met", "group", "model"):
+for name in ("met", "group", "own", "model"):
     stage(name)
 heartbeat(0)
 heartbeat(0)  # the same step
@@ -59,7 +59,7 @@ def test_a_planted_delay_is_named_within_a_tenth(start, run_cli, environ):
     [launch] = json.loads(done.stdout)
     stages = {each["stage"]: each for each in launch["stages"]}
     assert list(stages) == [
-        "process", "interpreter", "torch", "setup", "met", "group", "model", "step", "second_step",
+        "process", "interpreter", "torch", "setup", "met", "group", "own", "model", "step", "second_step",
     ]  # fmt: skip
     [delay] = launch["delays"]
     assert (delay["rank"], delay["others"]) == (1, 1)

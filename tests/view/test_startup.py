@@ -17,11 +17,16 @@ from ezpz.view.startup_stages import (
 )
 
 NAMES = [stage.name for stage in STAGES if stage.name != "shim"]
-TYPICAL = dict(zip(NAMES, (0.5, 0.1, 0.4, 3.5, 0.1, 0.2, 1.0, 0.3, 0.8, 0.2), strict=True))
+TYPICAL = dict(zip(NAMES, (0.5, 0.1, 0.4, 3.5, 0.1, 0.2, 0.8, 0.2, 0.3, 0.8, 0.2), strict=True))
 
 
-def fields(hosts=("n01", "n02", "n03"), per_host=2, slower=(), **more):
-    """Return a launch whose ranks take the typical time for each stage; `slower` holds (rank, stage, seconds)."""
+def fields(hosts=("n01", "n02", "n03"), per_host=2, slower=(), gates=(), **more):
+    """Return a launch whose ranks take the typical time for each stage.
+
+    Args:
+        slower: (rank, stage, seconds more); None for all ranks.
+        gates: Stages that no rank reaches before all are ready, besides those of each launch.
+    """
     world = len(hosts) * per_host
     times = dict.fromkeys(range(world), 0.0)
     stages = {}
@@ -31,7 +36,7 @@ def fields(hosts=("n01", "n02", "n03"), per_host=2, slower=(), **more):
         ready = max(times.values())
         for rank in times:
             extra = sum(seconds for which, name, seconds in slower if name == stage.name and which in {rank, None})
-            begin = ready if stage.is_gate else times[rank]
+            begin = ready if stage.is_gate or stage.name in gates else times[rank]
             times[rank] = begin + TYPICAL[stage.name] + extra
         every = sorted(times.values())
         stages[stage.name] = {
@@ -62,7 +67,7 @@ def test_a_healthy_start_has_no_delay_and_its_stages_sum_to_the_whole():
 HELD_UP = [
     ([(4, "setup", 10.0)], "13.5 s of imports and own code on n03 (rank 4) held up 2 hosts for 10 s"),
     ([(1, "torch", 4.0)], "4.4 s of imports before torch on n01 (rank 1) held up 2 hosts for 4 s"),
-    ([(3, "model", 6.0)], "7 s of model on n02 (rank 3) held up 2 hosts for 6 s"),
+    ([(3, "model", 6.0)], "6.2 s of wrap_model on n02 (rank 3) held up 2 hosts for 6 s"),
     ([(5, "data", 3.0)], "3.3 s of first batch on n03 (rank 5) held up 2 hosts for 3 s"),
     (
         [(2, "interpreter", 2.0), (2, "setup", 9.0)],
@@ -76,6 +81,9 @@ def test_who_held_up_whom_is_named_with_the_stage_and_the_seconds(subtests):
         with subtests.test(said):
             [delay] = delays(started(fields(slower=slower)))
             assert str(delay) == said
+    for gates in ((), ("model",)):  # wrap_model waits for all ranks, or does not
+        [delay] = delays(started(fields(slower=[(1, "own", 7.0)], gates=gates)))
+        assert str(delay) == "7.8 s of model and own code on n01 (rank 1) held up 2 hosts for 7 s"
     found = delays(started(fields(slower=[(0, "setup", 8.0), (4, "model", 5.0)])))
     assert [(each.host, each.stage.name) for each in found] == [("n01", "setup"), ("n03", "model")]
     [delay] = delays(started(fields(hosts=("laptop",), per_host=4, slower=[(3, "setup", 6.0)])))

@@ -43,7 +43,7 @@ a table or log of start and stop times, whatever wrote it."""
 _EXAMPLES = (("ezpz startup", "the last launch"), ("ezpz startup --last 10", "ten launches as a table"))
 _NARROWEST = 60  # columns of a line whose end may be cut
 # In the picture, the stage that a host is in until it has reached it.
-_LETTER = dict(zip([stage.name for stage in STAGES], "l.pitrgmbs2", strict=True))
+_LETTER = dict(zip([stage.name for stage in STAGES], "l.pitrgmwbs2", strict=True))
 
 
 def main(argv: Sequence[str]) -> int:

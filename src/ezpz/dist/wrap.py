@@ -124,6 +124,7 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
         UsageError: An argument is unknown or does not fit the model, the mesh or the other arguments.
         MachineError: This torch cannot do it on this device.
     """
+    stage("own")
     strategy, mesh, extra = _modern(strategy, mesh, extra)
     _refuse_unused(strategy, mesh, tp_plan, activation_checkpoint, compile=compile, reshard=reshard_after_forward)
     if strategy == "deepspeed":

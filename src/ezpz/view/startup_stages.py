@@ -55,7 +55,8 @@ STAGES = (
     Stage("setup", "imports and own code"),
     Stage("met", "rendezvous", is_gate=True),
     Stage("group", "process group", is_gate=True),
-    Stage("model", "model"),
+    Stage("own", "model and own code"),
+    Stage("model", "wrap_model"),
     Stage("data", "first batch"),
     Stage("step", "first step", is_gate=True),
     Stage("second_step", "second step", is_gate=True),
@@ -64,7 +65,7 @@ GROUPS = {  # what a rank is doing, in a word, and the stages at whose end it ha
     "start": ("shim", "process", "interpreter"),
     "imports": ("torch", "setup"),
     "rendezvous": ("met", "group"),
-    "model and data": ("model", "data"),
+    "model and data": ("own", "model", "data"),
     "first step": ("step",),
 }
 _MOST_HOSTS = 32  # that are shown
@@ -245,11 +246,12 @@ def delays(startup: Startup) -> list[Delay]:
     names = [arrival.stage for arrival in startup.arrivals if arrival.stage.name in startup.times]
     found, begin = [], 0
     for number, stage in enumerate(names):
-        if stage.is_gate and number - begin > 1:
+        if not _is_gate(startup, stage):
+            continue
+        if number - begin > 1:
             delay = _delay(startup, names[begin:number])
             found += [delay] if delay else []
-        if stage.is_gate:
-            begin = number
+        begin = number
     if begin < len(names) - 1:  # no gate follows, so no rank waited; a plain script is shown all the same
         delay = _delay(startup, names[begin:])
         found += [delay] if delay else []
@@ -265,6 +267,19 @@ def changes(now: Startup, then: Startup) -> list[Change]:
         for arrival, took in both
         if abs(arrival.took - took) > max(_LEAST, 0.25 * took)
     ]
+
+
+def _is_gate(startup: Startup, stage: Stage) -> bool:
+    """Tell whether no rank reached a stage before all were ready.
+
+    Of `wrap_model`, whose strategies differ in that, the times tell: ranks that came apart left together.
+    """
+    if stage.name != "model":
+        return stage.is_gate
+    began, ended = ([when for when in startup.times.get(name, ()) if when is not None] for name in ("own", "model"))
+    if not began or not ended or min(ended) < max(began):
+        return False
+    return max(ended) - min(ended) < (max(began) - min(began)) / 2
 
 
 def _delay(startup: Startup, stages: Sequence[Stage]) -> Delay | None:

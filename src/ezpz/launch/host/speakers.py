@@ -24,7 +24,20 @@ __all__ = ["Speakers"]
 
 _FIRST_LOOK, _SLOWEST, _LAST_LOOK = 0.25, 5.0, 600.0  # seconds: looks at the stages grow rarer, and end
 _EXACT = 0.05  # of the time since the ranks began: how far the time of a look may lie behind the stage
-_ORDER = ("shim", "process", "interpreter", "torch", "setup", "met", "group", "model", "data", "step", "second_step")
+_ORDER = (
+    "shim",
+    "process",
+    "interpreter",
+    "torch",
+    "setup",
+    "met",
+    "group",
+    "own",
+    "model",
+    "data",
+    "step",
+    "second_step",
+)
 
 
 class Speakers:

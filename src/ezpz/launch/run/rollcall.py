@@ -18,7 +18,20 @@ if TYPE_CHECKING:
 # How far the ranks have come, summed per host: what is held grows with hosts, not with ranks, of which each is known
 # in small worlds only.
 
-STAGES = ("shim", "process", "interpreter", "torch", "setup", "met", "group", "model", "data", "step", "second_step")
+STAGES = (
+    "shim",
+    "process",
+    "interpreter",
+    "torch",
+    "setup",
+    "met",
+    "group",
+    "own",
+    "model",
+    "data",
+    "step",
+    "second_step",
+)
 
 
 class _Times(Record):
