@@ -148,6 +148,25 @@ def test_a_traceback_that_a_rank_outlived_is_a_last_word_only_where_it_may_have_
             assert rank.words.endswith("".join(later.decode().splitlines(keepends=True)[-20:]))
 
 
+def test_a_long_traceback_that_a_rank_outlived_is_a_last_word_as_a_whole():
+    frames = b"".join(b'  File "t.py", line %d, in f%d\n    return f(batch)\n' % (n, n) for n in range(400))
+    words = b"Traceback (most recent call last):\n" + frames + b"ValueError: bad shape\nof batch 3\n"
+    rank = fed(b"step 1\n", words)
+    rank.take(6.0)
+    rank.feed(2, b"/a/b.py:9: UserWarning: leaked\n  warnings.warn(x)\n", 60.0)
+    rank.end(True, 61.0)
+    assert rank.words == (words + b"/a/b.py:9: UserWarning: leaked\n  warnings.warn(x)\n").decode()
+
+
+def test_what_c_plus_plus_has_thrown_is_a_last_word_of_a_crash():
+    rank = fed(b"step 1\nterminate called after throwing an instance of 'std::bad_alloc'\n", b"  what():  bad\n")
+    rank.feed(2, b"Fatal Python error: Aborted\n\n", 0.1)
+    rank.end(True, 0.2, code=-6)
+    assert rank.words.startswith(
+        "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  bad\nFatal"
+    )
+
+
 def test_a_traceback_is_held_up_to_a_quarter_of_a_mebibyte():
     rank = fed(TRACEBACK, *[b"y" * 1023 + b"\n"] * 256)
     assert text(rank.take(0.0)) == TRACEBACK + (b"y" * 1023 + b"\n") * 256

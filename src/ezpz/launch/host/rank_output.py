@@ -30,6 +30,7 @@ _COLOUR = rb"\x1b\[[0-9;:]*m"
 # Python's own words, maybe behind torchrun's `[rank0]: ` or a progress bar, or in the box that rich draws
 _LAST = b"most recent call last"
 _FATAL = b"Fatal Python error: "
+_OF_CPP = b"terminate called after throwing"  # C++ says what was thrown before Python says that it was aborted
 _TRACEBACK = b"Traceback (most recent call last)"
 # /usr/bin/python3: can't open file '/home/me/trian.py': [Errno 2] No such file or directory   Modules/main.c
 # /usr/bin/python3: No module named trian                                                       runpy.py
@@ -58,7 +59,7 @@ class RankOutput:
 
     Attributes:
         words: After `end(failed=True)`: the traceback that was held back, else the last lines of stderr. A traceback
-            that the rank outlived is among these only where it may have ended of it all the same.
+            that the rank outlived stands before these, whole, only where it may have ended of it all the same.
         words_shown: Whether `words` have been handed out by `take` or `end` too.
         problem: Why the log of this rank ends early; empty as long as it does not.
     """
@@ -73,9 +74,7 @@ class RankOutput:
         self._ready: list[tuple[int, bytes]] = []
         self._held, self._held_since = bytearray(), 0.0
         self._over = False
-        self._tail = self._before = (
-            b""  # what was shown last, after a traceback that the rank has outlived and up to it
-        )
+        self._tail = self._outlived = b""  # what was shown last, behind the traceback that the rank has outlived
         self._dump: bytearray | None = None
         self._in_dump = False
         self._blank = b""  # empty lines after a stack: whose they are, the next line tells
@@ -172,7 +171,7 @@ class RankOutput:
         self._over = True
         if failed:
             self.words_shown = not self._held
-            self.words = (bytes(self._held) or _last_lines(self._shown_last(code))).decode(errors="replace")
+            self.words = (bytes(self._held) or self._shown_last(code)).decode(errors="replace")
             self._held.clear()
         self._release()
         self._close_log()
@@ -207,13 +206,13 @@ class RankOutput:
             self._release()
 
     def _shown_last(self, code: int) -> bytes:
-        """Return what was shown last.
+        """Return the last lines that were shown, behind the traceback of which the rank may have ended.
 
         A Python that ends of an exception ends with 1, maybe long after it, when all its threads are over; then it may
         warn of something, and writes nothing else.
         """
         is_end = code == 1 and _is_said_at_an_end(self._tail)
-        return (self._before + self._tail)[-_TAIL:] if is_end else self._tail
+        return (self._outlived if is_end else b"") + _last_lines(self._tail)
 
     def _show(self, data: bytes) -> None:
         if data:
@@ -225,8 +224,9 @@ class RankOutput:
 
     def _expire(self, now: float) -> None:
         if now >= self._held_since + _HOLD:
+            self._outlived = bytes(self._held)
             self._release()
-            self._before, self._tail = self._tail, b""
+            self._tail = b""
 
     def _release(self) -> None:
         self._show(bytes(self._held))
@@ -312,7 +312,8 @@ def _traceback_begins(data: bytes) -> int:
     refusal = re.compile(_REFUSAL).search(data, near_end) if data.rfind(_PYTHON, near_end) >= 0 else None
     # One letter is found ten times as fast as words, and tells of most blocks that they are not there.
     fatal = data.find(_FATAL) if b"F" in data else -1
-    end = min(refusal.start() if refusal else len(data), len(data) if fatal < 0 else fatal)
+    thrown = data.find(_OF_CPP, near_end)
+    end = min(refusal.start() if refusal else len(data), *(len(data) if at < 0 else at for at in (fatal, thrown)))
     at = data.find(_LAST, 0, end) if b"(" in data else -1
     while at >= 0:
         start = max(data.rfind(b"\n", 0, at), data.rfind(b"\r", 0, at)) + 1
