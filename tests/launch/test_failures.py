@@ -62,7 +62,7 @@ def test_a_rank_that_ends_all_others_through_mpi_says_so_itself(subtests):
     for words, (code, told) in ABORTS.items():
         with subtests.test(words):
             cause = aborted([failure(0, 1.0, **killed), failure(1, 1.1, words=f"x\n{words}\n", **killed)])
-            assert (cause.rank, cause.code, cause.how) == (1, code, told)
+            assert (cause.rank, cause.code, cause.status, cause.how) == (1, code, code, told)
     assert aborted([failure(0, 1.0, **killed), failure(1, 1.1, words="I call MPI_Abort(7)", **killed)]) is None
     assert aborted([failure(0, 1.0, status=3), failure(1, 1.1, words=next(iter(ABORTS)), **killed)]) is None
 

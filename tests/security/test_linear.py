@@ -34,8 +34,7 @@ from ezpz.launch.decision import raised
 from ezpz.redact import redact_argv, redact_text
 from ezpz.view.foreign import plain_log, start_times
 from ezpz.visible import visible
-from ezpz.why import last_words
-from ezpz.why.ends import raised_in
+from ezpz.why import last_words, what_to_try
 
 SOURCE = Path(ezpz.__file__).parent
 SHORT, LONG = 2000, 32_000  # characters
@@ -91,7 +90,9 @@ READERS = {
     "the last words of a rank": lambda text: [
         *(read(text) for read in (last_words.exceptions, last_words.ending, last_words.full_disk)),
         *(read(text) for read in (last_words.cannot_write, last_words.named_file, last_words.broken_device)),
-        *(read(text) for read in (last_words.refused_memory, last_words.aborted_after_exception, raised_in, raised)),
+        *(read(text) for read in (last_words.refused_memory, last_words.aborted_after_exception, raised)),
+        *(read(text) for read in (last_words.raised_in, last_words.last_lines, last_words.crash)),
+        *(read(text) for read in (last_words.mpi_abort, what_to_try.advice_on)),
     ],
 }
 # Pieces of their formats, of which a text repeats one, behind what may come before.

@@ -22,6 +22,11 @@ FULL_DISKS = [  # what was written, what of it says so, the file
     ),
     (TRACEBACK + EZPZ, "No space left on device", "/s/step-00000001"),
     (TRACEBACK + "OSError: [Errno 122] Disk quota exceeded\n", "[Errno 122]", ""),
+    (
+        TRACEBACK + "RuntimeError: unable to write to file </torch_71_82_0>: No space left on device (28)\n",
+        "No space left on device",
+        "/dev/shm",  # nothing is made there
+    ),
     ("cp: error writing '/x/y': No space left on device\n", "No space left on device", ""),
     ("ezpz: metrics.jsonl: No space left on device. Training continues\n" + TRACEBACK + "ValueError: x\n", "", ""),
     ("No space left on device\n" + "later\n" * 30, "", ""),

@@ -17,6 +17,11 @@ ELSEWHERE = {**GROUP, "oom_kill": [2, 2]}
 OF_HOST = {**GROUP, "group": None, "oom_kill": None, "limit": None, "peak": None}
 TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n    go()\n'
 DUMP = "Fatal Python error: Aborted\n\nCurrent thread 0x00007fc1 (most recent call first):\n"
+CRASHED = (  # where one thread was, of which the other one ran no Python
+    "Fatal Python error: Illegal instruction\n\n{0} 0x00007fc1 (most recent call first):\n{1}\n\n"
+    "Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)\n"
+)
+IN_LIBRARY = '  File "/usr/lib/python3.11/ctypes/__init__.py", line 518 in string_at'
 FULL = TRACEBACK + "OSError: [Errno 28] No space left on device: '/scratch/a.pt'\n"
 ROOM = [{"path": "/scratch", "free": 0, "files": 9, "size": 20 << 20}]
 
@@ -61,6 +66,19 @@ FAILURES = [  # what run.json has of a failed rank, the cause, and what its sent
      "disk-full", "on /scratch"),
     (failed(code=1, words=TRACEBACK + "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered\n"),
      "device-fault", "uncorrectable ECC error"),
+    (failed(signal="SIGILL", words=CRASHED.format("Current thread", '  File "/home/me/train.py", line 19 in <module>')),
+     "crashed", "rank 1 crashed with SIGILL at train.py:19"),
+    (failed(signal="SIGSEGV", words=CRASHED.format("Thread", '  File "/home/me/train.py", line 19 in <module>')),
+     "crashed", "crashed with SIGSEGV in a thread that runs no Python of yours"),
+    (failed(signal="SIGSEGV", words=CRASHED.format("Current thread", IN_LIBRARY)), "crashed",
+     "crashed with SIGSEGV while it ended, after step 7"),
+    (failed(signal="SIGSEGV", words=CRASHED.format("Current thread", f"{IN_LIBRARY}\n  ...")), "crashed",
+     "crashed with SIGSEGV"),
+    (failed(signal="SIGXCPU"), "killed-by-signal", "killed by SIGXCPU, the kernel's signal for a used up limit of CPU"),
+    (failed(code=128 + 24), "killed-by-signal", "ended with its program, which was killed by SIGXCPU"),
+    (failed(signal="SIGPIPE"), "killed-by-signal", "killed by SIGPIPE, the kernel's signal for writing into a pipe"),
+    (failed(code=1, words=TRACEBACK + "RuntimeError: unable to write to file </torch_7_8_0>: No space left on device "
+     "(28)\n", room=[{**ROOM[0], "path": "/dev/shm"}]), "disk-full", "found no space left on /dev/shm"),
     (failed(code=1, words=TRACEBACK + "MemoryError\n", kernel=NONE), "memory-refused", "killed nothing"),
     (failed(signal="SIGABRT", words="  what():  std::bad_alloc\n", kernel=NONE), "memory-refused", "was refused"),
     (failed(code=1, words=TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory.\n"), "out-of-device-memory",
@@ -101,6 +119,36 @@ def test_a_rank_that_was_killed_for_memory_comes_before_those_that_lost_it():
     found = first(lost, failed(1, signal="SIGKILL", kernel=GROUP))
     assert (found.cause, found.rank) == ("out-of-memory", 1)
     assert found.consequences == ("rank 0 failed",)
+
+
+def test_a_crash_shows_its_core_and_names_no_variable_that_launch_sets():
+    words = CRASHED.format("Current thread", '  File "/home/me/train.py", line 19 in <module>')
+    for each in (failed(signal="SIGSEGV", words=words), failed(signal="SIGSEGV")):
+        found = first(each)
+        assert "PYTHONFAULTHANDLER" not in found.advice
+        assert "ulimit -c" in found.advice
+
+
+def test_an_unknown_instruction_on_one_host_of_several_points_at_its_cpu():
+    plan = {"hosts": ["n01", "n02"], "ranks_per_host": [1, 2], "world_size": 3}
+
+    def told(*failures):
+        launch = {"state": "failed", "exit_code": 132, "plan": plan, "cause": failures[0], "failures": [*failures[1:]]}
+        return diagnose(Facts(launch))[0]
+
+    here = [failed(1, signal="SIGILL"), failed(2, signal="SIGILL")]
+    found = told(*here)
+    assert found.text.startswith("rank 1 on n02 crashed with SIGILL")
+    assert any("CPU" in each for each in found.evidence)
+    assert "lscpu" in found.advice
+    assert not any("CPU" in each for each in told(*here, {**failed(0, signal="SIGILL"), "host": "n01"}).evidence)
+
+
+def test_an_exception_for_want_of_memory_is_shown_once():
+    words = TRACEBACK + "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.46 TiB for an array\n"
+    found = diagnose(Facts({"state": "failed", "exit_code": 1, "cause": failed(code=1, words=words, kernel=NONE)}))
+    assert [each.cause for each in found] == ["memory-refused"]
+    assert any("1.46 TiB" in each for each in found[0].evidence)
 
 
 def test_a_run_that_was_stopped_or_is_well_has_no_cause_of_the_machine():

@@ -11,6 +11,42 @@ TRACE = (
     "[rank1]:     raise ValueError(x)\n"
     "[rank1]: ValueError: no such shard\n"
 )
+MISMATCH = (
+    "size mismatch for weight: copying a param with shape torch.Size([4, 4]) from checkpoint, the shape in current "
+    "model is torch.Size([4, 5])."
+)
+SIZES = (
+    "Traceback (most recent call last):\n"
+    '  File "/home/me/train.py", line 9, in <module>\n'
+    "    wider.load_state_dict(saved.state_dict())\n"
+    '  File "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 2639, in load_state_dict\n'
+    "    raise RuntimeError(\n"
+    "RuntimeError: Error(s) in loading state_dict for Linear:\n"
+    f"\t{MISMATCH}\n"
+    "\tsize mismatch for bias: copying a param with shape torch.Size([4]) from checkpoint, the shape in current model "
+    "is torch.Size([5]).\n"
+    "/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: leaked\n"
+)
+WORKER = (
+    "Traceback (most recent call last):\n"
+    '  File "/home/me/train.py", line 19, in <module>\n'
+    "    for step, _ in enumerate(loader):\n"
+    '  File "/venv/lib/python3.11/site-packages/torch/_utils.py", line 775, in reraise\n'
+    "    raise exception\n"
+    "KeyError: Caught KeyError in DataLoader worker process 0.\n"
+    "Original Traceback (most recent call last):\n"
+    '  File "/venv/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 358, in _worker_loop\n'
+    "    data = fetcher.fetch(index)\n"
+    '  File "/home/me/train.py", line 14, in __getitem__\n'
+    "    raise KeyError('caption of image 77')\n"
+    "KeyError: 'caption of image 77'\n\n"
+)
+ABORT = "Abort(7) on node 2 (rank 2 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 2\n"
+OPEN_MPI = (
+    "--------------------------------------------------------------------------\n"
+    "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\n"
+    "  Proc: [[5,1],1]\n  Errorcode: 7\n\nNOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.\n"
+)
 EMPTY = {"text": "", "rank": None, "host": None, "code": None, "signal": None, "words": None, "why": None, "step": None}
 LATER = {**EMPTY, "text": "rank 0 on host n01 (pid 11) exited with code 1", "rank": 0, "code": 1}
 
@@ -27,6 +63,62 @@ CASES = {
     "a code": (
         {"text": "rank 0 on host n01 (pid 11) exited with code 3", "rank": 0, "code": 3},
         ("exit-code", "rank 0 on n01 exited with code 3", False),
+    ),
+    "a code behind words": (
+        {
+            "text": "rank 1 …",
+            "rank": 1,
+            "code": 1,
+            "words": "/a/b.py:3: UserWarning: old\n  warn('old')\nstep 3\ntraining failed: bad shard 5\n"
+            "[rank1]:[W1129 07:00:00.1 ProcessGroupNCCL.cpp:1496] Warning: destroy_process_group() was not called\n",
+        },
+        ("exit-code", "rank 1 on n02 exited with code 1; it last wrote: training failed: bad shard 5", False),
+    ),
+    "a message of several lines": (
+        {"text": "rank 1 …", "rank": 1, "code": 1, "words": SIZES},
+        (
+            "exception",
+            f"rank 1 on n02 raised RuntimeError: Error(s) in loading state_dict for Linear: {MISMATCH} (train.py:9)",
+            False,
+        ),
+    ),
+    "an exception in a worker of a loader": (
+        {"text": "rank 1 …", "rank": 1, "code": 1, "words": WORKER},
+        (
+            "exception",
+            "rank 1 on n02 raised KeyError: 'caption of image 77', in DataLoader worker process 0 (train.py:14)",
+            False,
+        ),
+    ),
+    "MPI_Abort": (
+        {"text": "rank 1 …", "rank": 1, "code": 7, "words": f"solver diverged\n{ABORT}"},
+        ("mpi-abort", "rank 1 on n02 called MPI_Abort(MPI_COMM_WORLD, 7); it last wrote: solver diverged", False),
+    ),
+    "MPI_Abort with the code of a signal": (
+        {"text": "rank 1 …", "rank": 1, "code": 137, "words": ABORT.replace("7)", "137)")},
+        ("mpi-abort", "rank 1 on n02 called MPI_Abort(MPI_COMM_WORLD, 137)", False),
+    ),
+    "MPI_Abort as older records tell it": (
+        {"text": "rank 1 …", "rank": 1, "signal": "SIGKILL", "words": ABORT},
+        ("mpi-abort", "rank 1 on n02 called MPI_Abort(MPI_COMM_WORLD, 7)", False),
+    ),
+    "MPI_Abort after an exception": (
+        {"text": "rank 1 …", "rank": 1, "code": 7, "words": TRACE + ABORT},
+        (
+            "exception",
+            "rank 1 on n02 raised ValueError: no such shard (train.py:31), and called MPI_Abort(MPI_COMM_WORLD, 7)",
+            False,
+        ),
+    ),
+    "an error of an MPI": (
+        {
+            "text": "rank 1 …",
+            "rank": 1,
+            "code": 15,
+            "words": "Abort(138023695) on node 0 (rank 0 in comm 0): Fatal error in internal_Init: Other MPI error, "
+            "error stack:\ninternal_Init(48306): MPI_Init failed\n",
+        },
+        ("mpi-abort", "rank 1 on n02 was aborted by its MPI: Fatal error in internal_Init: Other MPI error", False),
     ),
     "a program that cannot be run": (
         {"text": "rank 0 cannot run x", "rank": 0, "code": 127, "why": "cannot run x: No such file or directory"},
@@ -61,6 +153,20 @@ def test_an_end_is_named(subtests):
             assert (causes[0].rank, causes[0].certainty) == (cause.get("rank"), Certainty.SEEN)
             assert causes[0].consequences == (LATER["text"],)
             assert last_line(causes, failed=True) == (causes[0].text if is_said else "")
+
+
+def test_mpi_abort_under_open_mpi_is_told_by_its_mpiexec():
+    cause = {"text": "rank 1 …", "rank": 1, "code": 7, "words": "solver diverged\n"}
+    (found,) = diagnose(facts(cause, launcher_words=OPEN_MPI))
+    assert found.text == "rank 1 on n02 called MPI_Abort(MPI_COMM_WORLD, 7); it last wrote: solver diverged"
+    other = OPEN_MPI.replace("rank 1 in", "rank 0 in")  # then this rank has ended by itself
+    assert [each.cause for each in diagnose(facts(cause, launcher_words=other))] == ["exit-code"]
+
+
+def test_what_a_message_says_beyond_its_first_lines_is_shown_and_what_helps_is_said():
+    (found,) = diagnose(facts({"text": "rank 1 …", "rank": 1, "code": 1, "words": SIZES}))
+    assert any("size mismatch for bias" in each and "leaked" not in each for each in found.evidence)
+    assert "model with other sizes" in found.advice
 
 
 def test_who_was_killed_did_not_end_of_what_it_had_written():

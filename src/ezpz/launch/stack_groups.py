@@ -6,6 +6,7 @@ import os
 import re
 
 from ezpz.fields import Record
+from ezpz.why.users_files import is_ezpzs, is_users
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -15,13 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CodePlace", "locate", "summarise", "words_of"]
 
-# ezpz's own files, wherever the rank's Python has them: it need not be the launcher's. A user's folder may be called
-# ezpz too.
-_OWN = (
-    r"/ezpz/(?:(?:cli|cluster|dist|launch|models|track|train)/"
-    r"|(?:__init__|__main__|errors|log|progress|ranks|test_dist)\.py$)"
-)
-_LIBRARY = r"[/\\](?:site|dist)-packages[/\\]|/lib(?:64)?/(?:python|pypy)3[.\d]*t?/|/python3\d+\.zip/|^<frozen "
 _IMPORT = r"^<frozen importlib|^<frozen zipimport|/importlib/__init__\.py$"
 # The first folder or file below the place where packages are kept: torch in
 # /usr/lib/python3.11/site-packages/torch/__init__.py
@@ -103,10 +97,10 @@ def _named(ranks: list[tuple[int, str]]) -> str:
 def _users(frames: list[Frame]) -> int:
     """Return the index of the user's frame; ezpz's own trainers are the user's code where there is no other."""
     for index, frame in enumerate(frames):
-        if not re.search(_LIBRARY, frame.file) and not re.search(_OWN, frame.file):
+        if is_users(frame.file):
             return index
     for index, frame in enumerate(frames):
-        if re.search(_OWN, frame.file):
+        if is_ezpzs(frame.file):
             return index
     return len(frames) - 1
 
@@ -117,7 +111,7 @@ def _called(inside: list[Frame]) -> str:
     """
     if any(frame.file.endswith(_DATA_LOADER) for frame in inside):
         return "DataLoader"
-    theirs = next((index for index, frame in enumerate(inside) if not re.search(_OWN, frame.file)), len(inside))
+    theirs = next((index for index, frame in enumerate(inside) if not is_ezpzs(frame.file)), len(inside))
     if theirs < len(inside) and re.search(_IMPORT, inside[theirs].file):
         return _imported(inside[theirs:])
     public = (frame.function for frame in inside if frame.function not in _AROUND and frame.function[:1] not in "_<")

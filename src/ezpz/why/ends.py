@@ -6,10 +6,11 @@ what followed. ``cause`` and ``failures`` of ``run.json`` are in the order of `e
 
 from __future__ import annotations
 
-import re
-
 from ezpz.why.cause import Cause, Certainty
 from ezpz.why.hang_rules import STEPS_ADVICE, of_torch
+from ezpz.why.last_words import last_lines, mpi_abort, raised_in
+from ezpz.why.machine import refuses_memory
+from ezpz.why.what_to_try import advice_on
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -18,12 +19,10 @@ if TYPE_CHECKING:
     from ezpz.records.launch_record import Failure
     from ezpz.why.known_facts import Facts
 
-__all__ = ["ended_by_itself", "interrupted", "left_early", "lost_host"]
+__all__ = ["aborted_through_mpi", "ended_by_itself", "interrupted", "left_early", "lost_host"]
 
-_RANK_TAG = r"(?m)^\[rank\d+\]: ?"  # torch's, in front of each line of a traceback
-_FRAME = r'  File "(?P<file>[^\n"]+)", line (?P<line>\d+)'
-_LIBRARY = r"[/\\](?:site|dist)-packages[/\\]|/lib(?:64)?/(?:python|pypy)3[.\d]*t?/|^<frozen "
 _SENT = {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}  # nobody's exception
+_SIGNALS = 128  # a shell exits with a larger code where a signal ended its program
 _BY_CTRL_C = 130  # exit code: 128 + SIGINT
 _SHOWN = 3  # consequences that are named one by one
 
@@ -65,24 +64,52 @@ def left_early(facts: Facts) -> Iterator[Cause]:
     )
 
 
+def aborted_through_mpi(facts: Facts) -> Iterator[Cause]:
+    """A rank has ended all others by MPI_Abort, or its MPI has done so for an error."""
+    cause, rank = facts.cause, facts.cause.rank
+    found = mpi_abort(cause.words, facts.launch.launcher_words, rank)
+    if rank is None or found is None or facts.launch.state == "stopped" or raised_in(cause.words):
+        return
+    own = [line for line in last_lines(cause.words.partition("Abort(")[0]) if not line.startswith("MPICH ERROR ")]
+    said = f"; it last wrote: {own[-1]}" if own and found.call else f": {found.said}" if found.said else ""
+    yield Cause(
+        "mpi-abort",
+        f"{facts.who(rank)} {f'called {found.call}' if found.call else 'was aborted by its MPI'}{said}",
+        Certainty.SEEN,
+        rank=rank,
+        host=facts.host(rank),
+        step=cause.step,
+        evidence=_evidence(cause),
+        consequences=consequences(facts),
+        advice="MPI_Abort ends all ranks at once: look for the program's own reason above it" if found.call else "",
+    )
+
+
 def ended_by_itself(facts: Facts) -> Iterator[Cause]:
     """A rank raised an exception, exited with a code, or was killed by a signal."""
     cause, rank = facts.cause, facts.cause.rank
     if rank is None or cause.code == 0 or (cause.code is None and not cause.signal):
         return
     who, words = facts.who(rank), cause.words
-    raised = None if cause.signal in _SENT else raised_in(words)
+    aborted = mpi_abort(words, facts.launch.launcher_words, rank)
+    raised = None if cause.signal in _SENT and not aborted else raised_in(words)
+    if aborted and not raised:
+        return  # `aborted_through_mpi` names it
     # What a collective raises is no cause by itself: others, or a mismatch, stand before it.
     certainty = Certainty.SHOWN if raised and of_torch(words) else Certainty.SEEN
+    said = [] if raised or cause.signal or cause.why or (cause.code or 0) > _SIGNALS else last_lines(words)
     if raised:
-        name, line = raised
-        kind, text = "exception", f"{who} raised {name}" + (f" ({line})" if line else "")
+        if refuses_memory(facts):
+            return  # a rule of `ezpz.why.machine` names it
+        kind, text = "exception", f"{who} raised {raised.text}"
+        text += f", and called {aborted.call}" if aborted and aborted.call else ""
     elif cause.signal and facts.launch.state != "stopped":
         return  # a rule of `ezpz.why.machine` names it
     elif cause.signal:
         kind, text = "signal", f"{who} was killed by {cause.signal}"
     else:
         kind, text = "exit-code", f"{who} exited with code {cause.code}"
+        text += f"; it last wrote: {said[-1]}" if said else ""
     yield Cause(
         kind,
         text + (f": {cause.why}" if cause.why and kind != "exception" else ""),
@@ -90,8 +117,13 @@ def ended_by_itself(facts: Facts) -> Iterator[Cause]:
         rank=rank,
         host=facts.host(rank),
         step=cause.step,
-        evidence=_evidence(cause),
+        evidence=(
+            *_evidence(cause),
+            *([f"its message goes on: {raised.rest}"] if raised and raised.rest else ()),
+            *([f"it wrote before that: {' | '.join(said[:-1])}"] if said[:-1] else ()),
+        ),
         consequences=consequences(facts),
+        advice="" if cause.signal else advice_on(words),
     )
 
 
@@ -111,25 +143,6 @@ def _waited(facts: Facts, left: int) -> Iterator[str]:
             yield f"{facts.who(rank)} was in {each.at}, its collective #{each.entries[-1].seq}"
         elif each.entries and rank == left:
             yield f"{facts.who(rank)} made {each.entries[-1].seq} collectives"
-
-
-def raised_in(words: str) -> tuple[str, str] | None:
-    """Return the exception at the end of a traceback and the last line of the user's own code, as ``train.py:31``.
-
-    Args:
-        words: The last that a rank wrote on stderr.
-
-    Returns:
-        None where the words hold no traceback; an empty place where it names no file of the user's.
-    """
-    _, mark, after = re.sub(_RANK_TAG, "", words).rpartition("Traceback (most recent call last)")
-    if not mark:
-        return None
-    lines = after.split("\n")[1:]
-    name = next((line.strip() for line in lines if line[:1].strip()), "")
-    places = [match for match in re.finditer(_FRAME, after) if not re.search(_LIBRARY, match["file"])]
-    where = f"{places[-1]['file'].rpartition('/')[2]}:{places[-1]['line']}" if places else ""
-    return (name, where) if name else None
 
 
 def consequences(facts: Facts) -> tuple[str, ...]:

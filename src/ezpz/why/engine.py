@@ -16,7 +16,7 @@ __all__ = ["diagnose", "last_line", "says_more"]
 
 # What the line of a failure says already, so that nothing is repeated below it.
 _SAID = {"exception", "exit-code", "signal", "host-lost", "launch", "left-early", "interrupted"}
-_SAID |= {"out-of-memory", "memory-refused", "out-of-device-memory", "killed-by-signal", "crashed"}
+_SAID |= {"out-of-memory", "memory-refused", "out-of-device-memory", "killed-by-signal", "crashed", "mpi-abort"}
 # Findings that are worth a line below a run that ended well.
 _SPOKEN = {"non-finite-loss", "same-batches"}
 
@@ -38,6 +38,7 @@ def _rules() -> tuple[Rule, ...]:
         loss_rules.ended_by_loss,
         # Ends that others explain stand behind what explains them.
         ends.left_early,
+        ends.aborted_through_mpi,
         ends.ended_by_itself,
         ends.lost_host,
         loss_rules.of_losses,

@@ -1,4 +1,4 @@
-"""Tell from the last that a rank wrote what it ended of: a full disk, an error of its device, memory that was refused.
+"""Tell from the last that a rank wrote what it ended of: an exception, a full disk, memory that was refused.
 
 Traceback (most recent call last):
   File "train.py", line 88, in <module>
@@ -10,14 +10,24 @@ from __future__ import annotations
 
 import re
 
+from ezpz.fields import Record
+from ezpz.why.users_files import is_ezpzs, is_users
+
 __all__ = [
+    "Crash",
+    "MPIAbort",
+    "RaisedException",
     "aborted_after_exception",
     "broken_device",
     "cannot_write",
+    "crash",
     "ending",
     "exceptions",
     "full_disk",
+    "last_lines",
+    "mpi_abort",
     "named_file",
+    "raised_in",
     "refused_memory",
     "without_rank_tags",
 ]
@@ -27,6 +37,38 @@ _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = '  File "'
 _LINKS = ("The above exception was the direct cause", "During handling of the above exception")
 _LAST_LINES = 20  # of a program that is no Python, or of a crash
+_PLACE = re.compile(r'  File "(?P<file>[^\n"]+)", line (?P<line>\d+)')  # of a traceback, and of faulthandler
+# What torch writes between the traceback of a rank and that of the worker whose exception it raises again
+# (torch/_utils.py): "KeyError: Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent …"
+_OF_WORKER = re.compile(r"Caught [^ \n]{1,80} (in [^\n]{1,80})\.\nOriginal $")
+# What ends a message of several lines: what others write, such as torch's log and warnings of Python.
+_NO_MESSAGE = re.compile(
+    r"\s*$|\[[A-Z]\d{4} |Exception ignored |terminate called |ezpz: |[^\s:]+:\d+: \w*Warning: |Fatal Python error: "
+    r"|Abort\(|MPICH ERROR "
+)
+_NOISE = re.compile(r"\s*$|\[[IW]\d{4} |[^\s:]+:\d+: \w*Warning: |ezpz: |Exception ignored |[^|\n]{0,80}\d%\|")
+_FATAL = "Fatal Python error: "
+# What faulthandler writes of each thread: Python/traceback.c; 3.14 names the thread in between.
+_THREAD = re.compile(r"(?m)^(Current thread|Thread) 0x[0-9a-f]+ [^\n]{0,200}?\(most recent call first\):$")
+_IN_FRAME = re.compile(r'  File "(?P<file>[^\n"]+)", line \d+ in (?P<function>[^\n]+)$')
+# What MPICH, Intel MPI and Cray MPICH write in a rank that ends all others:
+#     Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1
+#     Abort(138023695) on node 0 (rank 0 in comm 0): Fatal error in internal_Init: Other MPI error, error stack:
+#     MPICH ERROR [Rank 1] [job id …] [Mon …] [nid001] - Abort(7) (rank 1 in comm 0): application called MPI_Abort(…
+_ABORT = re.compile(
+    r"(?m)^(?:MPICH ERROR \[[^\n]{0,200} - )?Abort\((?P<code>-?\d{1,12})\) (?:on node \d{1,9} )?"
+    r"\(rank \d{1,9} in comm [^)\n]{1,20}\): "
+    r"(?P<said>[^\n]*)"
+)
+# And Open MPI's mpiexec, 4 with "with errorcode 7." and 5 with "Errorcode: 7":
+#     MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD
+_ABORT_OF_OPEN_MPI = re.compile(
+    r"MPI_ABORT was invoked on rank (?P<rank>\d{1,9}) in communicator (?P<comm>[^\n]{1,80})\n"
+    r"[^E]{0,200}?(?:Errorcode: |with errorcode )(?P<code>-?\d{1,12})"
+)
+_LONGEST_LINE = 300  # characters of a line that is quoted
+_QUOTED = 3  # lines that are quoted of one that wrote no traceback
+_MESSAGE = 12  # lines of an exception
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (?:28|122)\]|\bENOSPC\b|\bEDQUOT\b")
 # torch 2.13 loses the number of the error when it writes an archive (caffe2/serialize/inline_container.cc), and Python
 # that of each folder that it tries for temporary files (tempfile.py).
@@ -35,6 +77,11 @@ _NOT_WRITTEN = re.compile(
     r"|Bus error \(core dumped\)|insufficient shared memory"
 )
 _FILE = re.compile(r"(?:\[Errno (?:28|122)\][^:\[\n]*|No space left on device|Disk quota exceeded): '([^'\n]+)'")
+# torch's file of tensors that workers share is one of /dev/shm (aten/src/ATen/MapAllocator.cpp):
+# RuntimeError: unable to write to file </torch_123_456_0>: No space left on device (28)
+_SHARED = re.compile(
+    r"unable to [^<\n]{1,80}</torch_\d[^>\n]{0,80}>[^\n]{0,80}: (?:No space left on device|Disk quota exceeded)"
+)
 _EZPZ_FILE = re.compile(  # as our own errors name it
     r"cannot (?:save|write|export) (/(?:(?!cannot (?:save|write|export) /)[^:\n])+): "
 )
@@ -62,6 +109,74 @@ _HOST_MEMORY = re.compile(
 def without_rank_tags(words: str) -> str:
     """Return the words without the ``[rank0]:`` that torch puts in front of each line of a traceback."""
     return _RANK_TAG.sub("", words)
+
+
+class RaisedException(Record):
+    """An exception that ended a rank.
+
+    Attributes:
+        message: Its lines, the first with its class; at least one.
+        where: The last line of the user's own code, as ``train.py:31``; empty where the traceback has none.
+        worker: ``in DataLoader worker process 0``, where a helper of the rank raised it; else empty.
+    """
+
+    message: tuple[str, ...]
+    where: str
+    worker: str
+
+    @property
+    def text(self) -> str:
+        """The exception as it stands behind ``rank 1 raised``."""
+        worker = f", {self.worker}" if self.worker else ""
+        return f"{self.headline}{worker}{f' ({self.where})' if self.where else ''}"
+
+    @property
+    def headline(self) -> str:
+        """The first line; with the next one where it only announces that."""
+        return " ".join(self.message[: 2 if self.message[0].endswith(":") else 1])
+
+    @property
+    def rest(self) -> str:
+        """What the headline leaves out of the message."""
+        return " ".join(self.message[2 if self.message[0].endswith(":") else 1 :])
+
+
+def raised_in(words: str) -> RaisedException | None:
+    """Return the exception of the last traceback; None without one.
+
+    Args:
+        words: The last that a rank wrote on stderr.
+    """
+    before, mark, after = without_rank_tags(words).rpartition(_TRACEBACK)
+    message = []
+    for line in _after_frames(after).splitlines()[:_MESSAGE]:
+        if _NO_MESSAGE.match(line):
+            break
+        message.append(line.strip()[:_LONGEST_LINE])
+    if not mark or not message:
+        return None
+    places = _users_places(after)
+    where = places[-1] if places else ""
+    worker = _OF_WORKER.search(before[-_LONGEST_LINE:])
+    return RaisedException(tuple(message), where, worker[1] if worker else "")
+
+
+def _users_places(stack: str) -> list[str]:
+    """Return the user's own lines of a stack, as ``train.py:31``; without any those of ezpz."""
+    found = list(_PLACE.finditer(stack))
+    own = [match for match in found if is_users(match["file"])] or [each for each in found if is_ezpzs(each["file"])]
+    return [f"{match['file'].rpartition('/')[2]}:{match['line']}" for match in own]
+
+
+def last_lines(words: str) -> list[str]:
+    """Return the last lines that a rank wrote by itself, at most three, without warnings and progress bars."""
+    lines: list[str] = []
+    is_noise = False
+    for line in without_rank_tags(words).splitlines():
+        is_noise = bool(_NOISE.match(line)) or (is_noise and line[:1].isspace())  # a warning quotes its line below it
+        if not is_noise:
+            lines.append(line.strip()[:_LONGEST_LINE])
+    return lines[-_QUOTED:]
 
 
 def exceptions(words: str) -> str:
@@ -112,6 +227,76 @@ def aborted_after_exception(words: str) -> bool:
     return bool(found) and (len(lines) == 1 or "terminate called without an active exception" in lines)
 
 
+class Crash(Record):
+    """Where a rank was that crashed, as faulthandler wrote.
+
+    Attributes:
+        where: The user's line that the thread was at which crashed, as ``train.py:31``; empty where it ran none.
+        main: The same of the main thread.
+        is_ending: Whether the main thread was done with the program: Python was ending.
+    """
+
+    where: str
+    main: str
+    is_ending: bool
+
+
+def crash(words: str) -> Crash | None:
+    """Return where a rank crashed; None where faulthandler wrote nothing.
+
+    Args:
+        words: The last that it wrote on stderr.
+    """
+    text = without_rank_tags(words).rpartition(_FATAL)[2]
+    found = list(_THREAD.finditer(text))
+    if not found:
+        return None
+    where, main, is_ending = "", "", False
+    for match, follower in zip(found, [*found[1:], None], strict=True):
+        stack = text[match.end() : follower.start() if follower else len(text)].partition("\n\n")[0]
+        frames = [frame for line in stack.splitlines() if (frame := _IN_FRAME.match(line))]
+        place = next(iter(_users_places(stack)), "")
+        if match[1] == "Current thread":
+            where = place
+        if not frames or not frames[-1]["function"].startswith("_bootstrap"):  # which is of a thread
+            # The program itself is a module: without one below all else, what runs was called by an ending Python.
+            main, is_ending = place, not any(frame["function"] == "<module>" for frame in frames) and "..." not in stack
+    return Crash(where, main, is_ending)
+
+
+class MPIAbort(Record):
+    """An MPI that has ended all ranks.
+
+    Attributes:
+        code: The exit code.
+        call: ``MPI_Abort(MPI_COMM_WORLD, 7)``, where the program asked for it; else empty.
+        said: What the MPI said of an error of its own; else empty.
+    """
+
+    code: int
+    call: str
+    said: str
+
+
+def mpi_abort(words: str, launcher_words: str = "", rank: int | None = None) -> MPIAbort | None:
+    """Return how a rank has ended all others through MPI; None where nothing says that it has.
+
+    Args:
+        words: The last that the rank wrote on stderr.
+        launcher_words: What mpiexec itself has written.
+        rank: The rank, without which mpiexec's words do not count.
+    """
+    found = _ABORT.search(words)
+    if found:
+        code = int(found["code"]) & 0xFF or 1  # a parent sees the last byte
+        _, is_call, call = found["said"].partition("application called ")
+        return MPIAbort(code, call.partition(" - process")[0] if is_call else "", "" if is_call else found["said"])
+    told = _ABORT_OF_OPEN_MPI.search(launcher_words)
+    if told is None or rank is None or int(told["rank"]) != rank or told["comm"].strip() != "MPI_COMM_WORLD":
+        return None
+    return MPIAbort(int(told["code"]) & 0xFF or 1, f"MPI_Abort(MPI_COMM_WORLD, {told['code']})", "")
+
+
 def _after_frames(traceback: str) -> str:
     lines = traceback.splitlines()[1:]
     first = next((at for at, line in enumerate(lines) if line[:1].strip()), len(lines))
@@ -134,7 +319,7 @@ def named_file(words: str) -> str:
     """Return the file that could not be written, as the exception names it; empty where it names none."""
     text = ending(words)
     found = _FILE.search(text) or _EZPZ_FILE.search(text)
-    return found[1] if found else ""
+    return found[1] if found else "/dev/shm" if _SHARED.search(text) else ""  # noqa: S108  # nothing is made there
 
 
 def broken_device(words: str) -> str:

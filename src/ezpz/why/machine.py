@@ -9,7 +9,17 @@ from __future__ import annotations
 import signal
 
 from ezpz.why.cause import Cause, Certainty
-from ezpz.why.last_words import aborted_after_exception, broken_device, full_disk, named_file, refused_memory
+from ezpz.why.last_words import (
+    aborted_after_exception,
+    broken_device,
+    crash,
+    full_disk,
+    mpi_abort,
+    named_file,
+    raised_in,
+    refused_memory,
+)
+from ezpz.why.what_to_try import BY_SIGNAL, ON_SHM
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -19,7 +29,7 @@ if TYPE_CHECKING:
     from ezpz.records.launch_record import Failure, Kernel, Room
     from ezpz.why.known_facts import Facts
 
-__all__ = ["MACHINE_RULES", "killed_for_memory", "size_in_words"]
+__all__ = ["MACHINE_RULES", "killed_for_memory", "refuses_memory", "size_in_words"]
 
 # A program's own fault, which the kernel answers with a signal.
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS", "SIGTRAP"}
@@ -31,6 +41,9 @@ _BY_SHELLS = {
     signal.SIGBUS,
     signal.SIGILL,
     signal.SIGFPE,
+    signal.SIGXCPU,
+    signal.SIGXFSZ,
+    signal.SIGPIPE,
 }
 _SHOWN = 3  # of what is named one by one
 _FULL = 1 << 20  # bytes: where fewer are free, a file system is full
@@ -120,20 +133,30 @@ def _lost_a_child(failure: Failure) -> bool:
     return _signal(failure) == "SIGKILL" or any(sign in failure.words for sign in _CHILD_KILLED)
 
 
+def refuses_memory(facts: Facts) -> str:
+    """Return ``host`` or ``device`` where the first rank that failed was refused memory, and not killed; else empty."""
+    failure = _first(facts)
+    if failure is None or _was_told(failure) or killed_for_memory(failure.kernel):
+        return ""
+    return refused_memory(failure.words)
+
+
 def _refused_memory(facts: Facts) -> Iterator[Cause]:
     """A rank asked for memory, got none, and ended by itself: no process was killed."""
-    failure = _first(facts)
-    where = refused_memory(failure.words) if failure and not _was_told(failure) else ""
-    if failure is None or not where or killed_for_memory(failure.kernel):
+    failure, where = _first(facts), refuses_memory(facts)
+    if failure is None or not where:
         return
+    raised = raised_in(failure.words)
+    evidence = (f"it raised {raised.text}",) if raised else ()
+    who, place = facts.who(failure.rank or 0), _place(failure)
     if where == "device":
-        text = f"{facts.who(failure.rank or 0)} needed more memory than its device has left"
+        text = f"{who} needed more memory than its device has left"
         advice = "Use a smaller batch or shard the model; `ezpz simulate` says what a step needs"
-        yield Cause("out-of-device-memory", text, Certainty.SEEN, **_place(failure), advice=advice)
+        yield Cause("out-of-device-memory", text, Certainty.SEEN, **place, evidence=evidence, advice=advice)
         return
-    text = f"{facts.who(failure.rank or 0)} was refused memory that it asked for; the kernel killed nothing"
+    text = f"{who} was refused memory that it asked for; the kernel killed nothing"
     advice = "See `ulimit -v` and the size that it asked for: a limit of the process, or one request that is too large"
-    yield Cause("memory-refused", text, Certainty.SEEN, **_place(failure), advice=advice)
+    yield Cause("memory-refused", text, Certainty.SEEN, **place, evidence=evidence, advice=advice)
 
 
 # Disks
@@ -163,8 +186,11 @@ def _disk_full(facts: Facts) -> Iterator[Cause]:
             *(f"{each.path}: {_free(each)}" for each in failure.room),
         ),
         consequences=_others(facts, failure),
-        advice=f"Make room{where}, then start it again; `ezpz doctor` looks at quotas" if where else "Make room",
+        advice=ON_SHM if "/dev/shm" in where else _MAKE_ROOM.format(where) if where else "Make room",  # noqa: S108
     )
+
+
+_MAKE_ROOM = "Make room{}, then start it again; `ezpz doctor` looks at quotas"
 
 
 def _is_full(room: Room) -> bool:
@@ -199,28 +225,63 @@ def _device_fault(facts: Facts) -> Iterator[Cause]:
 # Signals
 
 
-def _killed_by_signal(facts: Facts) -> Iterator[Cause]:
-    """A signal ended a rank: of its own fault, or sent by somebody else."""
+def _crashed(facts: Facts) -> Iterator[Cause]:
+    """A signal for a fault of its own ended a rank: it is quoted where that was."""
     failure = _first(facts)
-    name = _signal(failure) if failure else ""
-    if failure is None or not name or failure.rank is None or killed_for_memory(failure.kernel):
+    name = _ended_of(failure)
+    if failure is None or name not in _CRASHES or killed_for_memory(failure.kernel):
         return
-    did, what = (
-        ("crashed", "was")
-        if failure.signal
-        else ("ended with its program, which crashed", "ended with its program, which was")
-    )
     if name == "SIGABRT" and aborted_after_exception(failure.words):
         return  # what it raised is the cause
-    if name in _CRASHES:
-        yield Cause(
-            cause="crashed",
-            text=f"{facts.who(failure.rank)} {did} with {name}, in code that is no Python or asserts something",
-            certainty=Certainty.SEEN,
-            **_place(failure),
-            consequences=_others(facts, failure),
-            advice="PYTHONFAULTHANDLER=1 has Python write where it was; `ulimit -c unlimited` keeps a core",
-        )
+    found = crash(failure.words)
+    where, seen = "", []
+    if found and found.where:
+        where = f" at {found.where}"
+    elif found and found.is_ending:
+        step = f", after step {failure.step}" if failure.step is not None else ""
+        where = f" while it ended{step}"
+    elif found and found.main:
+        where = " in a thread that runs no Python of yours"
+        seen.append(f"its main thread was at {found.main}")
+    elif not found:
+        where = ", in code that is no Python or asserts something"
+    if found:
+        seen.append("the stack that Python wrote as it crashed")
+    did = "crashed" if failure.signal else "ended with its program, which crashed"
+    advice = "`ulimit -c unlimited` keeps a core, and `gdb python3 core` shows the functions in C"
+    if name == "SIGILL":
+        seen += _of_one_host(facts, failure)
+        advice = _OTHER_CPU
+    yield Cause(
+        cause="crashed",
+        text=f"{facts.who(failure.rank or 0)} {did} with {name}{where}",
+        certainty=Certainty.SEEN,
+        **_place(failure),
+        evidence=tuple(seen),
+        consequences=_others(facts, failure),
+        advice=advice,
+    )
+
+
+_OTHER_CPU = (
+    "An instruction that this CPU does not have: look for code that was built for another CPU (-march=native, a wheel "
+    "with AVX-512), and compare `lscpu` of the hosts"
+)
+
+
+def _of_one_host(facts: Facts, failure: Failure) -> list[str]:
+    """Return that a signal ended ranks of one host of several alone, as a list of at most one."""
+    hosts = {each.host for each in _failures(facts) if _signal(each) == _signal(failure)}
+    if len(facts.launch.plan.hosts) < 2 or hosts != {failure.host}:
+        return []
+    return [f"only ranks of {failure.host} ended of it: its CPU may be of another kind than that of the other hosts"]
+
+
+def _killed_by_signal(facts: Facts) -> Iterator[Cause]:
+    """A signal that is none of a crash ended a rank: a limit of the kernel's, or sent by somebody else."""
+    failure = _first(facts)
+    name = _ended_of(failure)
+    if failure is None or not name or name in _CRASHES or killed_for_memory(failure.kernel):
         return
     kernel = failure.kernel
     evidence = []
@@ -233,25 +294,32 @@ def _killed_by_signal(facts: Facts) -> Iterator[Cause]:
         before, after = kernel.host_oom_kill
         if before is not None and after is not None and after > before:
             evidence.append(f"it counted {after - before} elsewhere on the host meanwhile")
+    by, advice = "which launch did not send", _WHO_SIGNALS
     if failure.why.startswith(_BY_LAUNCHER):
         by = "which the program that started it had sent"
     elif failure.why.startswith(_BY_SHIM):
         by = "because the process in front of it was killed"
     else:
-        by = "which launch did not send"
+        by, advice = BY_SIGNAL.get(name, (by, advice))
+    what = "was" if failure.signal else "ended with its program, which was"
     yield Cause(
         cause="killed-by-signal",
-        text=f"{facts.who(failure.rank)} {what} killed by {name}, {by}",
+        text=f"{facts.who(failure.rank or 0)} {what} killed by {name}, {by}",
         certainty=Certainty.SEEN,
         **_place(failure),
         evidence=tuple(evidence),
         consequences=_others(facts, failure),
-        advice="The kernel tells a process's parent no sender: look at who may signal it, such as the scheduler's own "
-        "log, or a person's `kill`",
+        advice=advice,
     )
 
 
-MACHINE_RULES = (_out_of_memory, _disk_full, _device_fault, _refused_memory, _killed_by_signal)
+_WHO_SIGNALS = (
+    "The kernel tells a process's parent no sender: look at who may signal it, such as the scheduler's own log, or a "
+    "person's `kill`"
+)
+
+
+MACHINE_RULES = (_out_of_memory, _disk_full, _device_fault, _refused_memory, _crashed, _killed_by_signal)
 
 
 # What a record says
@@ -273,6 +341,13 @@ def _signal(failure: Failure) -> str:
         return failure.signal
     number = failure.code - 128 if failure.code is not None else 0
     return signal.Signals(number).name if number in _BY_SHELLS else ""
+
+
+def _ended_of(failure: Failure | None) -> str:
+    """Return the signal that ended a rank, itself or what it ran; empty without one, or where its MPI ended all."""
+    if failure is None or failure.rank is None or mpi_abort(failure.words):
+        return ""
+    return _signal(failure)
 
 
 def _was_told(failure: Failure) -> bool:

@@ -75,10 +75,6 @@ _NO_PEER = (
     r"|client socket has timed out|wait timeout after \d+ms"
 )
 _OF_TORCH = r"(?i)gloo|nccl|c10d|TCPStore|Dist(?:Network|Store|Backend)Error"
-# What MPICH and Intel MPI write in a rank that ends all others:
-#     Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1
-#     Abort(138023695) on node 0 (rank 0 in comm 0): Fatal error in internal_Init: Other MPI error, error stack: …
-_ABORTED = r"(?m)^Abort\((-?\d+)\) on node \d+ .*"
 _RANK_TAG = r"(?m)^\[rank\d+\]: ?"  # torch's, in front of each line of a traceback
 _EXCEPTION_LINES = 8  # NCCL's has that many at most
 _SHOWN = 3  # failures besides the cause that are named one by one
@@ -216,12 +212,14 @@ def aborted(failures: Sequence[Failure]) -> Failure | None:
     """
     if not all(failure.is_consequence for failure in failures):
         return None
+    from ezpz.why.last_words import mpi_abort
+
     for failure in failures:
-        match = re.search(_ABORTED, failure.words)
-        if match:
-            code = int(match[1]) & 0xFF or 1  # a parent sees the last byte
-            does = "called MPI_Abort" if "MPI_Abort" in match[0] else "was aborted by its MPI"
-            return replace(failure, how=f"{does} and exited with code {code}", code=code, why="")
+        found = mpi_abort(failure.words)
+        if found:
+            does = "called MPI_Abort" if found.call else "was aborted by its MPI"
+            words = f"{does} and exited with code {found.code}"
+            return replace(failure, how=words, code=found.code, status=found.code, why="")
     return None
 
 
