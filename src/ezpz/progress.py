@@ -7,6 +7,8 @@ The agent listens on a Unix stream socket, EZPZ_SOCKET: ``@name`` is the abstrac
 path. A process that is a rank of the launch keeps one connection and writes lines:
 
     rank 3 4711       who speaks: rank and pid, once and first
+    steps 7           its descriptor 7 is memory with the last step that it reported: 8 bytes, in the order of the
+                      host, -1 without one; read after a crash too, which leaves the last line of ``at`` unsent
     dumps 45          at this signal the process writes its Python stacks to its stderr
     stage setup       reached for the first time: setup, met, group, model, data, step, second_step
     beat              progress, at most once per second
@@ -82,6 +84,8 @@ _WAITS = 60.0  # seconds: 30 for other ranks and 10 for trackers are our longest
 _LONGEST_NAME = 80  # characters of a section
 _ENDING = 300.0  # seconds without a heartbeat that what Python does after the last line of the program may take
 _LATER = 30.0  # seconds until the next try, where the agent's queue of connections stayed full
+_NO_STEP = -1  # in the memory that the agent reads
+_STEP_BYTES = 8
 # SIGRTMIN+11. Others use: the C library 32 and 33, Go 34, systemd (as process 1) RTMIN+0 to 7, 13 to 18 and 20 to 29,
 # PAPI and HPCToolkit RTMIN+2 to 4, libmonitor RTMIN+8, Valgrind RTMAX; torch, NCCL, CUDA, Slurm, submitit and Lightning
 # only classic ones (USR1, USR2, TERM, CONT, CHLD). macOS has none of these, and tells no stacks this way.
@@ -98,6 +102,7 @@ class Speaker:
     Attributes:
         next: The moment from which on a beat is due; infinite where no agent listens.
         step: The last step that was reported here; None without one.
+        shared_step: The same where the agent can read it, whatever ends this process; a list where it cannot.
         first: The first step, until a second one is reported.
         pace_of_steps: Seconds of a step, as the agent may compute it too.
         due: Called after each step while something is put off to it (`answer`); None while nothing is.
@@ -107,6 +112,7 @@ class Speaker:
     def __init__(self) -> None:
         self.next = -math.inf
         self.step: int | None = None
+        self.shared_step: memoryview | list[int] = [_NO_STEP]
         self.first: int | None = None
         self.pace_of_steps = 0.0
         self.due: Callable[[int | None], object] | None = None
@@ -271,6 +277,7 @@ class Speaker:
         """Be silent in a process that was forked; another thread may have held the lock at the fork."""
         self.lock = threading.Lock()
         self.due = self.listener = None
+        self.shared_step = [_NO_STEP]
         self.fall_silent()
 
 
@@ -293,6 +300,10 @@ def heartbeat(step: int | None = None) -> None:
     """
     if step is not None:  # what follows is `beat`: to call it would cost half as much again
         speaker.step = step
+        try:
+            speaker.shared_step[0] = step
+        except (TypeError, ValueError):
+            pass  # it is no whole number, or a huge one
     if monotonic() >= speaker.next or (speaker.first is not None and speaker.step != speaker.first):
         speaker.speak(speaker.stage_of_step(), beat=True)
     if speaker.due is not None:
@@ -303,6 +314,10 @@ def beat(step: int | None = None) -> None:
     """Do what `heartbeat` does, without answering a request to save."""
     if step is not None:
         speaker.step = step
+        try:
+            speaker.shared_step[0] = step
+        except (TypeError, ValueError):
+            pass  # it is no whole number, or a huge one
     if monotonic() >= speaker.next or (speaker.first is not None and speaker.step != speaker.first):
         speaker.speak(speaker.stage_of_step(), beat=True)
 
@@ -652,6 +667,9 @@ def _meet() -> _Agent | None:
     agent.say(f"rank {rank} {os.getpid()}")
     atexit.register(speaker.tell_last_step)
     _tell_when_ending(agent)
+    number = _share_step()
+    if number >= 0:
+        agent.say(f"steps {number}")
     number = _offer_dumps()
     if number:
         agent.say(f"dumps {number}")
@@ -696,6 +714,27 @@ def _connect(address: str) -> int:
                 sleep(0.01)
             else:
                 return connection.detach()
+
+
+def _share_step() -> int:
+    """Keep the last step in memory that the agent can read, and return its descriptor; -1 where there is none.
+
+    It is no file: writing into one that is mapped ends a process where its disk is full.
+    """
+    create = getattr(os, "memfd_create", None)  # of Linux
+    if create is None:
+        return -1
+    try:
+        import mmap
+
+        number: int = create("ezpz-step")
+        os.ftruncate(number, _STEP_BYTES)
+        shared = memoryview(mmap.mmap(number, _STEP_BYTES)).cast("q")
+        shared[0] = _NO_STEP if speaker.step is None else speaker.step
+    except (ImportError, OSError, TypeError, ValueError):
+        return -1
+    speaker.shared_step = shared
+    return number
 
 
 def _offer_dumps() -> int:

@@ -1,5 +1,6 @@
 """Troubles of the machine planted in real ranks: memory, disks, signals, devices; the right cause stands first."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,16 @@ def test_a_signal(ended, draw, python_rank, tmp_path, name):
     assert ": out of memory" not in end.err
     if code == 137:
         assert "(not by launch; the kernel counted no out-of-memory kill)" in end.err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="ranks share no memory here")
+@pytest.mark.parametrize("how", ["ctypes.string_at(0)", "os.kill(os.getpid(), 9)"])
+def test_a_crash_has_the_step_at_which_it_was(ended, python_rank, how):
+    begin = "import ctypes, ezpz\nezpz.heartbeat(0)\ntime.sleep(0.5)\n"  # as a model is made before the steps
+    steps = f"{begin}for step in range(6):\n    ezpz.heartbeat(step)\n{how}\n"
+    end = ended(python_rank(steps, 1))
+    assert (end.causes[0]["rank"], end.causes[0]["step"]) == (1, 5), end.err
 
 
 @pytest.mark.slow

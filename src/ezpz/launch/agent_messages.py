@@ -316,6 +316,13 @@ class Recording(Message):
     folder: str = text_field(_PATH)
 
 
+class StepsIn(Message):
+    """This descriptor of the process is memory with the last step that it reported (`ezpz.progress`)."""
+
+    kind = "steps"
+    number: int = number_field(0, 1 << 30)
+
+
 class DumpsAt(Message):
     """At this signal the process writes its Python stacks to its stderr."""
 
@@ -396,7 +403,7 @@ ORDERS = _Json(
 FROM_RANKS = Words(
     LONGEST_ORDER,
     *FROM_SHIMS.kinds.values(),
-    *(RankSpeaks, StageReached, Recording, DumpsAt),
+    *(RankSpeaks, StageReached, Recording, StepsIn, DumpsAt),
 )
 TO_RANKS = Words(LONGEST_ORDER, Hold, Signal)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 
 from ezpz import local_socket
@@ -25,6 +26,7 @@ READ = 1 << 16  # bytes of a pipe at once
 LARGE_PIPE = 1 << 18  # bytes that the pipe of a rank holds which writes much
 _WORTH_LENDING = 1 << 13  # bytes: fewer are copied sooner than lent and given back
 _REFUSED = 125
+_SHARED_STEP = "/memfd:ezpz-step"  # what /proc calls the memory of `ezpz.progress`
 _DRAIN = 0.2  # seconds for what is still in the pipes of a rank that has ended; a grandchild may hold them for ever
 
 
@@ -45,7 +47,6 @@ class RankProcess:
         code: How it ended, minus the signal for a signal; None while it runs.
         ended_at: When, in seconds since 1970 by this host's clock.
         why: Words for an end that its code does not explain.
-        step: The last step that it reported, -1 if none.
         stages: Stage to the time when it was reached, in seconds since 1970 by this host's clock.
         dumps: Process to the signal at which it writes its stacks.
         asked_by: Signals by which it was asked for its stacks.
@@ -77,7 +78,7 @@ class RankProcess:
         self.code: int | None = None
         self.ended_at = 0.0
         self.why = ""
-        self.step = -1
+        self._step, self._shared_step = -1, -1
         self.stages: dict[str, float] = {}
         self.dumps: dict[int, int] = {}
         self.asked_by: set[int] = set()
@@ -107,6 +108,37 @@ class RankProcess:
     def drain_by(self) -> float | None:
         """When its pipes are given up; None while it runs or when they are closed."""
         return self._drain_by if self.code is not None and self.pipes else None
+
+    @property
+    def step(self) -> int:
+        """The last step that it reported, -1 if none."""
+        if self._shared_step >= 0:
+            found = int.from_bytes(os.pread(self._shared_step, 8, 0), sys.byteorder, signed=True)
+            self._step = found if found != -1 and abs(found) < 2**53 else self._step
+            if not self.alive:
+                self._close_shared_step()
+        return self._step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        self._step = value
+
+    def follow_step(self, pid: int, number: int) -> None:
+        """Read the last step from memory that a process of this rank shares, until it has ended."""
+        path = f"/proc/{pid}/fd/{number}"
+        try:
+            if not os.readlink(path).startswith(_SHARED_STEP):
+                return
+            shared = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # it has ended, or may not be looked into
+            return
+        self._close_shared_step()
+        self._shared_step = shared
+
+    def _close_shared_step(self) -> None:
+        if self._shared_step >= 0:
+            os.close(self._shared_step)
+            self._shared_step = -1
 
     def reach(self, stage: str, when: float) -> None:
         """Note when a stage was reached for the first time."""

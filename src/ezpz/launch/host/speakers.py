@@ -87,6 +87,8 @@ class Speakers:
             self.run_folder = message.folder
             if not rank.rank:
                 self._unsent.append(message)
+        elif isinstance(message, agent_messages.StepsIn):
+            rank.follow_step(_pid_of(connection) or rank.pid, message.number)
         elif isinstance(message, agent_messages.DumpsAt):
             rank.dumps[_pid_of(connection) or rank.pid] = message.number
 
