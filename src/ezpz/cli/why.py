@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.questions import SCHEDULER_LIMIT
-from ezpz.errors import EzpzError, MachineError
+from ezpz.errors import EzpzError, MachineError, UsageError
 from ezpz.fields import replace
 from ezpz.jobs.queued_jobs import my_jobs, scheduler_questions, user_name
 from ezpz.quantities import duration
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
+    from ezpz.watch.foreign_logs.facts_of_logs import LogFacts
     from ezpz.why import Cause
 
 _OPTIONS = (
@@ -38,6 +39,13 @@ _OPTIONS = (
         nargs="?",
         metavar="RUN|ID",
         help=LAUNCH_HELP,
+    ),
+    option(
+        "--logs",
+        nargs="+",
+        metavar="FILE",
+        help="of a launch that ezpz did not start: what its ranks and torchrun, srun or mpiexec wrote, and dumps of "
+        "torch's flight recorder",
     ),
     option("--json", action="store_true", help="one JSON object: launch, state, causes, and what was seen"),
 )
@@ -48,16 +56,19 @@ _EXAMPLES = (
     ("ezpz why", "the last launch"),
     ("ezpz why outputs/train/2026-11-24-101500", "the launch of this run"),
     ("ezpz why 4f1c --json", "for programs"),
+    ("ezpz why --logs slurm-81.out nccl_trace_rank_*", "what others started"),
 )
 
 
 def main(argv: Sequence[str]) -> int:
     """Print the causes and return the exit code."""
-    parser = make_verb_parser("why", _OPTIONS, _ABOUT, usage="[RUN|ID] [--json]", examples=_EXAMPLES)
+    parser = make_verb_parser("why", _OPTIONS, _ABOUT, usage="[RUN|ID | --logs FILE …] [--json]", examples=_EXAMPLES)
     return run_verb(parser, argv, _why)
 
 
 def _why(options: Namespace) -> int:
+    if options.logs:
+        return _why_by_logs(options)
     facts = _facts(options.launch)
     _look_at_losses(facts)
     causes = [_with_resume(facts, cause) for cause in diagnose(facts)]
@@ -66,6 +77,36 @@ def _why(options: Namespace) -> int:
     else:
         show("\n".join(_text(facts, causes)))
     return 0
+
+
+def _why_by_logs(options: Namespace) -> int:
+    from ezpz.watch.foreign_logs.facts_of_logs import facts_of_logs
+
+    if options.launch is not None:
+        raise UsageError(f"--logs and {options.launch!r} (from the command line); expected one of them.")
+    found = facts_of_logs(options.logs)
+    causes = diagnose(found.facts)
+    if options.json:
+        files = [{"file": file, "ranks": ranks, "by": way} for file, ranks, way in found.sources]
+        told = {"logs": files, "notes": found.notes, "unknown": found.unknown}
+        show(json.dumps({**_as_json(found.facts, causes), **told}, indent=2))
+        return 0
+    lines = [*_text(found.facts, causes), ""]
+    lines += [line for text in _sources(found) for line in hanging("", visible(text))]
+    show("\n".join(lines))
+    return 0
+
+
+def _sources(found: LogFacts) -> Iterator[str]:
+    """Yield what told which rank wrote what, what was left out, and what no log has told."""
+    ways: dict[str, list[str]] = {}
+    for file, _, way in found.sources:
+        ways.setdefault(way, []).append(file)
+    for way, files in ways.items():
+        named = files[0] if len(files) == 1 else f"{len(files)} files, {files[0]} to {files[-1]}"
+        yield f"ranks are told by {way}: {named}"
+    yield from found.notes
+    yield f"not in these logs: {', '.join(found.unknown)}"
 
 
 # Which launch is meant
@@ -176,6 +217,9 @@ def _text(facts: Facts, causes: Sequence[Cause]) -> Iterator[str]:
 
 def _head(facts: Facts) -> str:
     launch = facts.launch
+    if facts.of_logs:
+        size = f" of at least {facts.world_size} rank{'s' * (facts.world_size != 1)}" if facts.world_size else ""
+        return f"by the logs of a launch{size} that ezpz did not start:"
     if not launch.raw:
         why = without_launch(RunRecord.read(Path(facts.run_folder, "run.json")))
         return f"{facts.run.state}: {facts.run.name} ({why}; only what the run recorded)"
@@ -190,6 +234,8 @@ def _head(facts: Facts) -> str:
 
 def _no_cause(facts: Facts) -> str:
     state = facts.launch.state or facts.run.state
+    if facts.of_logs and not facts.launch.failed:
+        return "nothing in them says that a rank failed; this is how they end"
     if state in {"finished", "exited"}:
         return "nothing stands out"
     if state == "running":

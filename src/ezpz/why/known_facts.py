@@ -28,6 +28,7 @@ class Facts:
         run_folder: That folder; empty where there is none.
         launch_folder: Folder of the launch's record; empty where there is none.
         ranks: Of each rank that is known, what it was doing at the end or when it was asked.
+        of_logs: Whether another launcher started the ranks, and these are the facts that its logs tell.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Facts:
         self.launch_folder = launch_folder
         self.run_folder = run_folder
         self.ranks = CollectivesRecord.of(collectives or {}).by_rank
+        self.of_logs = False
 
     @classmethod
     def read(cls, launch_folder: str = "", run_folder: str = "") -> Facts:

@@ -299,6 +299,8 @@ def _killed_by_signal(facts: Facts) -> Iterator[Cause]:
         by = "which the program that started it had sent"
     elif failure.why.startswith(_BY_SHIM):
         by = "because the process in front of it was killed"
+    elif facts.of_logs:
+        by = "and nothing says who sent it"
     else:
         by, advice = BY_SIGNAL.get(name, (by, advice))
     what = "was" if failure.signal else "ended with its program, which was"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.host.rank_process import RankProcess
 
-__all__ = ["CollectivesQuery", "MalformedDump", "collected", "read_dump", "read_last"]
+__all__ = ["CollectivesQuery", "MalformedDump", "collected", "read_dump", "read_last", "rows_of"]
 
 _KEPT = 64  # collectives of a rank
 _OF_MANY = 4  # the same in a large world, for which the launcher has no room
@@ -196,6 +196,11 @@ def _take_last(size: int, reader: Any) -> None:
 
 
 # What of a dump is kept.
+
+
+def rows_of(dump: dict[str, Any]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Return groups and last collectives of a dump, as rows of `messages.RankCollectives`, by its own host's clock."""
+    return _groups(dump), _last(sorted(_rows(dump, 0.0), key=lambda row: row[6]), _KEPT)
 
 
 def _last(rows: list[tuple[Any, ...]], most: int) -> list[tuple[Any, ...]]:
