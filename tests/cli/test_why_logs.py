@@ -5,10 +5,13 @@ import json
 import os
 import pickle
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from ezpz.cli import why
+
+HERE = Path(__file__).parent
 
 RAISED = """\
 Traceback (most recent call last):
@@ -196,6 +199,24 @@ def test_the_rank_that_failed_first_is_named(asked, name):
     assert (cause["rank"], cause["text"][: len(words)]) == (rank, words), told
     assert way in {each["by"] for each in told["logs"]}
     assert {"steps", "the kernel's counts of memory"} <= set(told["unknown"])
+
+
+RECORDED = {  # logs of torchrun (torch 2.13, gloo, 3 ranks) as the shell got them: how ranks are told, rank, words
+    "raised": ("torch's tags [rankN]", 1, "rank 1 raised OSError: shard 6 is truncated (train.py:6)"),
+    "raised-tee": ("the labels of torchrun --tee", 1, "rank 1 raised OSError: shard 6 is truncated (train.py:6)"),
+    "raised-before-the-group": ("the report of its launcher", 1,
+                                "rank 1 raised RuntimeError: no licence on this host (train.py:3)"),
+    "crashed": ("torch's tags [rankN]", 1, "rank 1 crashed with SIGSEGV"),
+    "left-early": ("torch's tags [rankN]", 1, "rank 1 ended with code 0 while other ranks still waited for it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_log_that_torchrun_left_is_understood(asked, name):
+    way, rank, words = RECORDED[name]
+    told, cause = first(asked, {"train.log": (HERE / "recorded_logs" / f"{name}.log").read_bytes()})
+    assert (cause["rank"], cause["text"][: len(words)]) == (rank, words), told
+    assert [each["by"] for each in told["logs"]] == [way]
 
 
 HEALTHY = {

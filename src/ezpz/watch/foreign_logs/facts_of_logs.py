@@ -18,7 +18,7 @@ from ezpz.launch.stack_groups import locate, words_of
 from ezpz.records.collectives_record import Entry, RankCollectives
 from ezpz.visible import visible
 from ezpz.watch.collectives.last_collectives import rows_of
-from ezpz.watch.foreign_logs.launcher_reports import ReportedEnd, job_end, memory_kills, reported_ends
+from ezpz.watch.foreign_logs.launcher_reports import ReportedEnd, job_end, left_early, memory_kills, reported_ends
 from ezpz.watch.foreign_logs.log_files import read_logs
 from ezpz.watch.foreign_logs.ranks_of_logs import sort_out
 from ezpz.why import Facts
@@ -87,6 +87,7 @@ def facts_of_logs(paths: Sequence[str]) -> LogFacts:
     told = "\n".join([*(text for _, text in logs.loose), *(log.text for log in logs.ranks.values())])
     failures = _failures(logs, reports, memory_kills(told))
     end = job_end(told)
+    failures = [*_who_left(logs, failures), *failures]
     if all(failure.is_consequence for failure in failures):
         failures = [Failure("", text, 0, 0.0) for text in (_nobodys(logs) or (end.text if end else ""),) if text]
     ranks = _collectives(logs)
@@ -178,6 +179,15 @@ def _as_json(failure: Failure, logs: SortedLogs) -> dict[str, Any]:
         why=failure.why or None,
         kernel=failure.kernel,
     )
+
+
+def _who_left(logs: SortedLogs, failures: Sequence[Failure]) -> list[Failure]:
+    """Return the ranks that had ended with 0, where all that failed have lost another one."""
+    gone = [rank for _, text in logs.loose for rank in left_early(text)]
+    if not gone or not all(failure.lost_peer or failure.is_consequence for failure in failures):
+        return []
+    text = "is in no report of torchrun, which had none to end: it had ended with code 0"
+    return [Failure(f"rank {rank}", text, 1, 0.0, rank=rank, status=0) for rank in gone]
 
 
 def _nobodys(logs: SortedLogs) -> str:

@@ -50,7 +50,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["JobEnd", "ReportedEnd", "is_reported", "job_end", "memory_kills", "reported_ends"]
+__all__ = ["JobEnd", "ReportedEnd", "is_reported", "job_end", "left_early", "memory_kills", "reported_ends"]
 
 _MOST_TASKS = 4096
 _FIRST = "Root Cause (first observed failure):"
@@ -61,6 +61,7 @@ _ENTRY = re.compile(
     r" {0,8}exitcode {1,4}: (?P<code>-?\d{1,9}) \(pid: (?P<pid>\d{1,9})\)[^\n]{0,80}\n {0,8}error_file: [^\n]{0,4096}\n"
 )
 _RULE = re.compile(r"(?m)^ {0,8}(?:\[\d{1,7}\]:|[-=]{10,})")
+_CLOSING = re.compile(r"Sending process \d{1,9} closing signal")
 _SRUN = re.compile(
     r"(?m)^srun: error: (?P<host>\S{1,255}): tasks? (?P<tasks>[\d,-]{1,4096}): (?P<how>[A-Z][A-Za-z -]{1,60}?)"
     r"(?: exit code (?P<code>\d{1,4}))?(?: \(core dumped\))?[ \t]*$"
@@ -150,6 +151,18 @@ def is_reported(text: str) -> bool:
 def reported_ends(text: str) -> list[ReportedEnd]:
     """Return the ends of ranks that a launcher reports, in its order."""
     return [*_of_torchrun(text), *_of_srun(text), *_of_mpi(text)]
+
+
+def left_early(text: str) -> list[int]:
+    """Return the ranks that torchrun neither reports as failed nor had to end: they had ended with 0 before.
+
+    Of one host alone: each torchrun knows its own ranks. Ranks above all that it reports are not known to exist.
+    """
+    ends = list(_of_torchrun(text))
+    if not ends or len({end.host for end in ends}) > 1 or _CLOSING.search(text):
+        return []
+    ranks = {end.rank for end in ends}
+    return [rank for rank in range(max(ranks)) if rank not in ranks]
 
 
 def memory_kills(text: str) -> int:
