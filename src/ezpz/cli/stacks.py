@@ -18,7 +18,7 @@ from ezpz.visible import show
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from ezpz.register import Launch
@@ -115,9 +115,39 @@ def _why(launch: Launch, answer: dict[str, Any]) -> str:
     return next((cause.text for cause in diagnose(facts) if cause.certainty > Certainty.FINDING), "")
 
 
+_CUT = 3  # ranks that a line names
+
+
+def _how_known(answer: dict[str, Any]) -> Iterator[str]:
+    """Yield what asking may have done to the program, and why more is not known."""
+    asked = [rank["rank"] for rank in answer["ranks"] if rank.get("by") == "a signal"]
+    if asked:
+        yield (
+            f"{_ranks(asked)} told that by a signal, which may have cut a system call short: a sleep of C returns, and "
+            "a call may fail with EINTR. py-spy needs no signal."
+        )
+    blind = [rank for rank in answer["ranks"] if not rank["frames"]]
+    without = {str(host) for host in answer.get("without_py_spy") or ()} & {str(rank["host"]) for rank in blind}
+    if without:
+        numbers = [rank["rank"] for rank in blind if rank["host"] in without]
+        more = f" and {len(without) - 1} more" if len(without) > 1 else ""
+        yield f"py-spy, which sees into {_ranks(numbers)}, is not on {min(without)}{more}: `pip install py-spy`"
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    more = f" and {len(numbers) - _CUT} more" if len(numbers) > _CUT else ""
+    return f"ranks {', '.join(map(str, numbers[:_CUT]))}{more}"
+
+
+def _by(rank: dict[str, Any]) -> str:
+    return f", by {rank['by']}" if rank.get("by") else ""
+
+
 def _text(answer: dict[str, Any], why: str, verbose: bool) -> str:
-    lines = [str(answer.get("summary", "")), *([why] if why else [])]
+    lines = [str(answer.get("summary", "")), *([why] if why else []), *_how_known(answer)]
     for rank in answer["ranks"] if verbose else ():
-        lines += ["", f"rank {rank['rank']} on {rank['host']} (pid {rank['pid']}): {rank['where']}"]
+        lines += ["", f"rank {rank['rank']} on {rank['host']} (pid {rank['pid']}): {rank['where']}{_by(rank)}"]
         lines += [f'  File "{file}", line {line}, in {function}' for function, file, line in rank["frames"]]
     return "\n".join(lines)

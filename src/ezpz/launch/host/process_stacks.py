@@ -31,7 +31,17 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Frame", "awaited_file", "kernel_state", "maps_torch", "parse_dump", "py_spy", "pythons", "stage_of"]
+__all__ = [
+    "Frame",
+    "awaited_file",
+    "find_py_spy",
+    "kernel_state",
+    "maps_torch",
+    "parse_dump",
+    "py_spy",
+    "pythons",
+    "stage_of",
+]
 
 _PY_SPY_SECONDS = 5.0
 _TREE_SECONDS = 0.25  # how old the list of all processes may be for `stage_of`, which is asked for every rank
@@ -106,10 +116,9 @@ def py_spy(pid: int) -> list[Frame] | None:
         None when py-spy is neither on PATH nor beside this Python, may not look (ptrace), or does not answer in 5 s.
     """
     import json
-    import shutil
     import subprocess
 
-    program = shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
+    program = find_py_spy()
     if program is None:
         return None
     process = subprocess.Popen(
@@ -132,6 +141,13 @@ def py_spy(pid: int) -> list[Frame] | None:
             process.wait()
         if process.stdout:
             process.stdout.close()
+
+
+def find_py_spy() -> str | None:
+    """Return the path of py-spy, on PATH or beside this Python; None where there is none."""
+    import shutil
+
+    return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
 
 
 def kernel_state(pid: int) -> str:

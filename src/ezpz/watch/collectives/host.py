@@ -1,4 +1,9 @@
-"""Find out what every rank of one host is doing, and read the last collectives that they leave."""
+"""Find out what every rank of one host is doing, and read the last collectives that they leave.
+
+Who is asked where it is shall not change by that. A signal may cut a system call of the program short: a `sleep` of C
+returns, and a call may fail with EINTR. So the rank's own thread is asked first, then py-spy, and a signal is sent only
+where neither has told.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,9 @@ import signal
 import time
 
 from ezpz import proc
+from ezpz.fields import replace
 from ezpz.launch.host import process_stacks, rank_start
+from ezpz.launch.host.process_stacks import Frame
 from ezpz.launch.watchers import HostHandle, HostSide
 from ezpz.watch.collectives import messages
 from ezpz.watch.collectives.last_collectives import CollectivesQuery, collected
@@ -15,7 +22,6 @@ from ezpz.watch.collectives.last_collectives import CollectivesQuery, collected
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from ezpz.launch.agent_messages import Message
-    from ezpz.launch.host.process_stacks import Frame
     from ezpz.launch.host.rank_process import RankProcess
 
 _DUMP = 1.5  # seconds for a rank to write its stacks after the signal
@@ -29,13 +35,17 @@ class StacksOfHost(HostSide):
         super().__init__(handle)
         self._dumping: list[RankProcess] = []
         self._stacks: dict[int, messages.RankStack] = {}
+        self._by: dict[int, str] = {}
+        self._threads: CollectivesQuery | None = None  # ranks whose own threads are asked
         self._asked = 0
         self._question: CollectivesQuery | None = None  # for the last collectives
 
     def obey(self, order: Message) -> None:
         """Begin to find out what the launcher asks."""
         if isinstance(order, messages.TakeStacks):
-            self._take_stacks(order)
+            folder, ranks = self.handle.settings.collectives, self._of_plan()
+            self._threads = CollectivesQuery(folder, ranks if folder else [], order.id, patience=_DUMP)
+            self._when_threads_told(order)
         elif isinstance(order, messages.TellCollectives):
             self._question = CollectivesQuery(self.handle.settings.collectives, self._of_plan(), order.id)
             self._look_for_answers()
@@ -52,7 +62,7 @@ class StacksOfHost(HostSide):
 
     def _stay(self) -> None:
         """Keep the agent from ending as long as the launcher waits."""
-        self.handle.stay(self.handle.waits("dumps") or self._question is not None)
+        self.handle.stay(self.handle.waits("threads") or self.handle.waits("dumps") or self._question is not None)
 
     def _of_plan(self) -> list[RankProcess]:
         return [rank for rank in self.handle.ranks.values() if rank.rank >= 0]
@@ -70,21 +80,40 @@ class StacksOfHost(HostSide):
         self.handle.report(question.answer(os.uname().nodename, self.handle.clock, whole=settings.by_rank))
         self._stay()
 
-    def _take_stacks(self, order: messages.TakeStacks) -> None:
-        """Begin to find out what every rank is doing, at last by a signal that ends it when that does no more harm."""
-        self._asked, self._stacks, self._dumping = order.id, {}, []
+    def _when_threads_told(self, order: messages.TakeStacks) -> None:
+        """Take stacks when the ranks' own threads have told theirs, or had time to."""
+        question, now = self._threads, time.monotonic()
+        if question is None or question.number != order.id:  # asked anew meanwhile
+            return
+        if now < question.end and question.silent:
+            step = min(_ANSWER, question.end - now)
+            self.handle.after(step, lambda: self._when_threads_told(order), "threads")
+            return
+        self._threads = None
+        self._take_stacks(order, question.frames())
+
+    def _take_stacks(self, order: messages.TakeStacks, told: dict[int, list[tuple[str, str, int]]]) -> None:
+        """Begin to find out what every rank is doing, at last by a signal that ends it when that does no more harm.
+
+        Args:
+            order: Whether it does.
+            told: Frames that ranks have told themselves.
+        """
+        self._asked, self._stacks, self._dumping, self._by = order.id, {}, [], {}
         asks = {rank.rank: self._how(rank) for rank in self.handle.ranks.values() if rank.alive and rank.pid}
-        spied = _spy([pid for pid, number in asks.values() if pid and not number])
+        spied = _spy([pid for rank, (pid, _) in asks.items() if pid and rank not in told])
         for number, (pid, signal_number) in asks.items():
             rank = self.handle.ranks[number]
-            frames = spied.get(pid)
+            frames = [Frame(*frame) for frame in told.get(number, ())] or spied.get(pid)
             asks_by = signal_number or (int(signal.SIGABRT) if order.fatal else 0)
             if frames:
+                self._by[number] = "its own thread" if number in told else "py-spy"
                 self._note(rank, frames, "")
             # Python takes its handler away when it ends, and a new program has none.
             elif rank.output and asks_by and pid and proc.catches(pid, asks_by):
                 rank.output.expect_dump()
                 self._dumping.append(rank)
+                self._by[number] = "a signal"
                 rank.asked_by.add(asks_by)
                 _send(pid, asks_by)
                 if not signal_number:
@@ -116,8 +145,10 @@ class StacksOfHost(HostSide):
         dumps: list[str] = []
         if self.handle.settings.recorder:
             dumps = rank_start.ask(self.handle.settings.recorder, list(self._stacks))
-        host, ranks = os.uname().nodename, list(self._stacks.values())
-        self.handle.report(messages.StacksTaken(id=self._asked, host=host, ranks=ranks, dumps=dumps))
+        host = os.uname().nodename
+        ranks = [replace(each, by=self._by.get(number, "the kernel")) for number, each in self._stacks.items()]
+        spy = bool(process_stacks.find_py_spy())
+        self.handle.report(messages.StacksTaken(id=self._asked, host=host, ranks=ranks, dumps=dumps, py_spy=spy))
         self._stay()
 
 

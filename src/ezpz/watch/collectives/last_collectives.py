@@ -64,21 +64,34 @@ class CollectivesQuery:
         folder: Where ranks listen and answer.
         ranks: The ranks, those that have ended included.
         number: Which question of the launcher's it is.
+        patience: Seconds for ranks to answer.
     """
 
-    def __init__(self, folder: str, ranks: Iterable[RankProcess], number: int) -> None:
+    def __init__(self, folder: str, ranks: Iterable[RankProcess], number: int, patience: float = _PATIENCE) -> None:
         self.number = number
         self._folder, self._ranks = folder, list(ranks)
         self._before = {rank.rank: _state(folder, rank.rank) for rank in self._ranks}
         living = [rank.rank for rank in self._ranks if rank.alive and rank.pid]
         self._asked = {rank for rank in living if rank_start.poke(os.path.join(folder, f"ask_{rank}.pipe"))}
-        self.end = time.monotonic() + (_PATIENCE if self._asked else 0.0)
+        self.end = time.monotonic() + (patience if self._asked else 0.0)
 
     @property
     def silent(self) -> set[int]:
         """The ranks that were asked and have not answered, although they live."""
         alive = {rank.rank for rank in self._ranks if rank.alive}
         return {rank for rank in self._asked & alive if _state(self._folder, rank) == self._before[rank]}
+
+    def frames(self) -> dict[int, list[tuple[str, str, int]]]:
+        """Return where the ranks that have answered are, innermost first; not those that end or have raised."""
+        told = {}
+        for rank in self._asked - self.silent:
+            try:
+                head, _ = read_last(os.path.join(self._folder, f"last_{rank}"))
+            except (OSError, MalformedDump):
+                continue
+            frames = [] if head.get("ended") or head.get("raised") else _frames(head.get("frames"))
+            told.update({rank: frames} if frames else {})
+        return told
 
     def answer(self, host: str, clock: float, *, whole: bool) -> messages.CollectivesTold:
         """Return what the ranks have answered so far, and what the kernel says of those that live."""

@@ -42,11 +42,12 @@ class Inquiry:
         self.dumps: list[str] = []
         self._number = 0
         self._ranks: list[dict[str, Any]] = []
+        self._without_py_spy: set[str] = set()
 
     def begin(self, *, fatal: bool) -> TakeStacks:
         """Return the order that asks anew; answers to earlier ones count no more."""
         self._number += 1
-        self._ranks, self.dumps = [], []
+        self._ranks, self.dumps, self._without_py_spy = [], [], set()
         return TakeStacks(fatal=fatal, id=self._number)
 
     def answered(self, index: int, host: str, answer: StacksTaken) -> bool:
@@ -56,8 +57,10 @@ class Inquiry:
         for rank in answer.ranks:
             frames = [list(frame) for frame in rank.frames]
             self._ranks.append(
-                {"rank": rank.rank, "pid": rank.pid, "frames": frames, "where": rank.where, "host": host}
+                {"rank": rank.rank, "pid": rank.pid, "frames": frames, "where": rank.where, "host": host, "by": rank.by}
             )
+        if not answer.py_spy:
+            self._without_py_spy.add(host)
         self.dumps += answer.dumps
         self.waiting.discard(index)
         return not self.waiting
@@ -77,7 +80,8 @@ class Inquiry:
         silent = [hosts[index] for index in sorted(self.waiting)]
         more = f"; {', '.join(silent[:3])} did not answer" if silent else ""
         summary = (summarise(places) or "no rank reported what it is doing") + more
-        return {"summary": summary, "ranks": sorted(self._ranks, key=lambda rank: int(rank["rank"]))}
+        ranks = sorted(self._ranks, key=lambda rank: int(rank["rank"]))
+        return {"summary": summary, "ranks": ranks, "without_py_spy": sorted(self._without_py_spy)}
 
 
 class Collectives:

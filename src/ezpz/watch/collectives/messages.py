@@ -21,7 +21,9 @@ _FRAMES = 1000
 
 
 class RankStack(Message):
-    """What one rank is doing: the frames of its main thread, innermost first, else what the kernel says of it."""
+    """What one rank is doing: the frames of its main thread, innermost first, else what the kernel says of it; and who
+    has told that.
+    """
 
     rank: int = rank_field()
     pid: int = number_field(0)
@@ -29,16 +31,20 @@ class RankStack(Message):
         text_field(_FUNCTION), text_field(_PATH), number_field(), most=_FRAMES
     )
     where: str = text_field(_FUNCTION)
+    by: str = text_field(_NAME, default="")
 
 
 class StacksTaken(Message):
-    """The answer to `TakeStacks` of the same ``id``, and the files of torch's flight recorder."""
+    """The answer to `TakeStacks` of the same ``id``, the files of torch's flight recorder, and whether py-spy is on
+    that host.
+    """
 
     kind = "stacks"
     id: int = number_field()
     host: str = text_field(255)
     ranks: list[RankStack] = list_field(part_field(RankStack), most=4096)
     dumps: list[str] = list_field(text_field(_PATH), most=4096)
+    py_spy: bool = flag_field(default=True)
 
 
 class RankCollectives(Message):
