@@ -169,6 +169,14 @@ def test_what_a_message_says_beyond_its_first_lines_is_shown_and_what_helps_is_s
     assert "model with other sizes" in found.advice
 
 
+def test_a_long_message_is_cut_in_the_sentence_and_shown_below_it():
+    long = f"RuntimeError: {'unused ' * 60}pass find_unused_parameters=True"
+    words = TRACE.replace("ValueError: no such shard", f"{long}\nindices of rank 1: 2 3")
+    (found,) = diagnose(facts({"text": "rank 1 …", "rank": 1, "code": 1, "words": words}))
+    assert found.text.endswith("unused … (train.py:31)")
+    assert any(each.endswith("pass find_unused_parameters=True indices of rank 1: 2 3") for each in found.evidence)
+
+
 def test_who_was_killed_did_not_end_of_what_it_had_written():
     for error in (
         "ValueError: no such shard",

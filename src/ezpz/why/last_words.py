@@ -67,6 +67,7 @@ _ABORT_OF_OPEN_MPI = re.compile(
     r"[^E]{0,200}?(?:Errorcode: |with errorcode )(?P<code>-?\d{1,12})"
 )
 _LONGEST_LINE = 300  # characters of a line that is quoted
+_LONGEST_OF_MESSAGE = 2000  # the same of an exception
 _QUOTED = 3  # lines that are quoted of one that wrote no traceback
 _MESSAGE = 12  # lines of an exception
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (?:28|122)\]|\bENOSPC\b|\bEDQUOT\b")
@@ -132,13 +133,20 @@ class RaisedException(Record):
 
     @property
     def headline(self) -> str:
-        """The first line; with the next one where it only announces that."""
-        return " ".join(self.message[: 2 if self.message[0].endswith(":") else 1])
+        """The first line, cut where it is long; with the next one where it only announces that."""
+        first = " ".join(self.message[: self._first])
+        return first if len(first) <= _LONGEST_LINE else f"{first[:_LONGEST_LINE]} …"
 
     @property
     def rest(self) -> str:
-        """What the headline leaves out of the message."""
-        return " ".join(self.message[2 if self.message[0].endswith(":") else 1 :])
+        """All that the headline cuts or leaves out of the message; empty without any."""
+        text = " ".join(self.message)
+        cut = min(len(" ".join(self.message[: self._first])), _LONGEST_LINE)
+        return text[cut:].strip()
+
+    @property
+    def _first(self) -> int:
+        return 2 if self.message[0].endswith(":") else 1
 
 
 def raised_in(words: str) -> RaisedException | None:
@@ -152,7 +160,7 @@ def raised_in(words: str) -> RaisedException | None:
     for line in _after_frames(after).splitlines()[:_MESSAGE]:
         if _NO_MESSAGE.match(line):
             break
-        message.append(line.strip()[:_LONGEST_LINE])
+        message.append(line.strip()[:_LONGEST_OF_MESSAGE])
     if not mark or not message:
         return None
     places = _users_places(after)
