@@ -158,13 +158,19 @@ def test_a_long_traceback_that_a_rank_outlived_is_a_last_word_as_a_whole():
     assert rank.words == (words + b"/a/b.py:9: UserWarning: leaked\n  warnings.warn(x)\n").decode()
 
 
-def test_what_c_plus_plus_has_thrown_is_a_last_word_of_a_crash():
-    rank = fed(b"step 1\nterminate called after throwing an instance of 'std::bad_alloc'\n", b"  what():  bad\n")
-    rank.feed(2, b"Fatal Python error: Aborted\n\n", 0.1)
-    rank.end(True, 0.2, code=-6)
-    assert rank.words.startswith(
-        "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  bad\nFatal"
-    )
+def test_what_is_said_before_an_abort_is_a_last_word_of_it(subtests):
+    for said in (
+        b"terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n",
+        b"double free or corruption (!prev)\n",
+        b"free(): invalid pointer\n",
+        b"python3: solver.c:31: step: Assertion `n > 0' failed.\n",
+    ):
+        with subtests.test(said):
+            rank = fed(b"step 1\n" + said)
+            rank.feed(2, b"Fatal Python error: Aborted\n\n", 0.1)
+            rank.end(True, 0.2, code=-6)
+            assert rank.words == f"{said.decode()}Fatal Python error: Aborted\n\n"
+    assert fed(b"solve(): step 3\nAssertion `x' failed: no\n").take(0.0)  # is shown at once
 
 
 def test_a_traceback_is_held_up_to_a_quarter_of_a_mebibyte():

@@ -129,6 +129,13 @@ def test_a_crash_shows_its_core_and_names_no_variable_that_launch_sets():
         assert "ulimit -c" in found.advice
 
 
+def test_what_was_said_before_a_crash_is_shown():
+    words = CRASHED.format("Current thread", '  File "/home/me/train.py", line 19 in <module>')
+    found = first(failed(signal="SIGABRT", words=f"double free or corruption (!prev)\n{words}"))
+    assert found.text == "rank 1 crashed with SIGABRT at train.py:19"
+    assert "it wrote before that: double free or corruption (!prev)" in found.evidence
+
+
 def test_an_unknown_instruction_on_one_host_of_several_points_at_its_cpu():
     plan = {"hosts": ["n01", "n02"], "ranks_per_host": [1, 2], "world_size": 3}
 

@@ -41,6 +41,13 @@ WORKER = (
     "    raise KeyError('caption of image 77')\n"
     "KeyError: 'caption of image 77'\n\n"
 )
+BOX = (  # as rich draws it
+    "╭─────────────── Traceback (most recent call last) ────────────────╮\n"
+    "│ /home/me/train.py:31 in <module>                                 │\n"
+    "│ ❱ 31 step()                                                      │\n"
+    "╰──────────────────────────────────────────────────────────────────╯\n"
+    "ValueError: no such shard\n"
+)
 ABORT = "Abort(7) on node 2 (rank 2 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 2\n"
 OPEN_MPI = (
     "--------------------------------------------------------------------------\n"
@@ -116,9 +123,31 @@ CASES = {
             "rank": 1,
             "code": 15,
             "words": "Abort(138023695) on node 0 (rank 0 in comm 0): Fatal error in internal_Init: Other MPI error, "
-            "error stack:\ninternal_Init(48306): MPI_Init failed\n",
+            "error stack:\nInit(4): failed\n",
         },
-        ("mpi-abort", "rank 1 on n02 was aborted by its MPI: Fatal error in internal_Init: Other MPI error", False),
+        (
+            "mpi-abort",
+            "rank 1 on n02 was aborted by its MPI: Fatal error in internal_Init: Other MPI error: Init(4): failed",
+            False,
+        ),
+    ),
+    "an error of Open MPI": (
+        {
+            "text": "rank 1 …",
+            "rank": 1,
+            "code": 15,
+            "words": "[n02:12] *** An error occurred in MPI_Recv\n[n02:12] *** reported by process [1,1]\n"
+            "[n02:12] *** on communicator MPI_COMM_WORLD\n[n02:12] *** MPI_ERR_TRUNCATE: message truncated\n",
+        },
+        (
+            "mpi-abort",
+            "rank 1 on n02 was aborted by its MPI: An error occurred in MPI_Recv: MPI_ERR_TRUNCATE: message truncated",
+            False,
+        ),
+    ),
+    "a traceback in a box": (
+        {"text": "rank 1 …", "rank": 1, "code": 1, "words": BOX},
+        ("exception", "rank 1 on n02 raised ValueError: no such shard (train.py:31)", False),
     ),
     "a program that cannot be run": (
         {"text": "rank 0 cannot run x", "rank": 0, "code": 127, "why": "cannot run x: No such file or directory"},

@@ -29,6 +29,7 @@ __all__ = [
     "named_file",
     "raised_in",
     "refused_memory",
+    "said_before_crash",
     "without_rank_tags",
 ]
 
@@ -40,13 +41,16 @@ _LAST_LINES = 20  # of a program that is no Python, or of a crash
 _PLACE = re.compile(r'  File "(?P<file>[^\n"]+)", line (?P<line>\d+)')  # of a traceback, and of faulthandler
 # What torch writes between the traceback of a rank and that of the worker whose exception it raises again
 # (torch/_utils.py): "KeyError: Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent …"
+# A frame in the box of rich's traceback: │ /home/me/train.py:31 in <module>
+_PLACE_IN_BOX = re.compile(r"│ (?P<file>[^\s│:]{1,300}):(?P<line>\d{1,9}) in ")
+_BOX = "│╭╰"
 _OF_WORKER = re.compile(r"Caught [^ \n]{1,80} (in [^\n]{1,80})\.\nOriginal $")
 # What ends a message of several lines: what others write, such as torch's log and warnings of Python.
 _NO_MESSAGE = re.compile(
     r"\s*$|\[[A-Z]\d{4} |Exception ignored |terminate called |ezpz: |[^\s:]+:\d+: \w*Warning: |Fatal Python error: "
     r"|Abort\(|MPICH ERROR "
 )
-_NOISE = re.compile(r"\s*$|\[[IW]\d{4} |[^\s:]+:\d+: \w*Warning: |ezpz: |Exception ignored |[^|\n]{0,80}\d%\|")
+_NOISE = re.compile(r"[\W_]*$|\[[IW]\d{4} |[^\s:]+:\d+: \w*Warning: |ezpz: |Exception ignored |[^|\n]{0,80}\d%\|")
 _FATAL = "Fatal Python error: "
 # What faulthandler writes of each thread: Python/traceback.c; 3.14 names the thread in between.
 _THREAD = re.compile(r"(?m)^(Current thread|Thread) 0x[0-9a-f]+ [^\n]{0,200}?\(most recent call first\):$")
@@ -62,10 +66,18 @@ _ABORT = re.compile(
 )
 # And Open MPI's mpiexec, 4 with "with errorcode 7." and 5 with "Errorcode: 7":
 #     MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD
+# What a rank of Open MPI writes of an error that is fatal:
+#     [n01:4711] *** An error occurred in MPI_Recv
+#     [n01:4711] *** MPI_ERR_TRUNCATE: message truncated
+_ERROR_OF_OPEN_MPI = re.compile(
+    r"\*\*\* (?P<said>An error occurred in MPI_\w{1,60})\n(?:[^\n]{0,200}\n){0,3}?"
+    r"[^\n]{0,200}\*\*\* (?P<why>MPI_ERR_[^\n]{1,200})"
+)
 _ABORT_OF_OPEN_MPI = re.compile(
     r"MPI_ABORT was invoked on rank (?P<rank>\d{1,9}) in communicator (?P<comm>[^\n]{1,80})\n"
     r"[^E]{0,200}?(?:Errorcode: |with errorcode )(?P<code>-?\d{1,12})"
 )
+_ENDS_STACK = ("Abort(", "MPICH ERROR ", "Fatal Python error", "[")
 _LONGEST_LINE = 300  # characters of a line that is quoted
 _LONGEST_OF_MESSAGE = 2000  # the same of an exception
 _QUOTED = 3  # lines that are quoted of one that wrote no traceback
@@ -171,7 +183,7 @@ def raised_in(words: str) -> RaisedException | None:
 
 def _users_places(stack: str) -> list[str]:
     """Return the user's own lines of a stack, as ``train.py:31``; without any those of ezpz."""
-    found = list(_PLACE.finditer(stack))
+    found = list(_PLACE.finditer(stack)) or list(_PLACE_IN_BOX.finditer(stack))
     own = [match for match in found if is_users(match["file"])] or [each for each in found if is_ezpzs(each["file"])]
     return [f"{match['file'].rpartition('/')[2]}:{match['line']}" for match in own]
 
@@ -272,11 +284,17 @@ def crash(words: str) -> Crash | None:
     return Crash(where, main, is_ending)
 
 
+def said_before_crash(words: str) -> list[str]:
+    """Return the last lines that a rank wrote before Python's of its crash, such as what C++ has thrown."""
+    before, found, _ = words.rpartition(_FATAL)
+    return last_lines(before) if found else []
+
+
 class MPIAbort(Record):
     """An MPI that has ended all ranks.
 
     Attributes:
-        code: The exit code.
+        code: The exit code; 0 where it is not told.
         call: ``MPI_Abort(MPI_COMM_WORLD, 7)``, where the program asked for it; else empty.
         said: What the MPI said of an error of its own; else empty.
     """
@@ -298,16 +316,27 @@ def mpi_abort(words: str, launcher_words: str = "", rank: int | None = None) -> 
     if found:
         code = int(found["code"]) & 0xFF or 1  # a parent sees the last byte
         _, is_call, call = found["said"].partition("application called ")
-        return MPIAbort(code, call.partition(" - process")[0] if is_call else "", "" if is_call else found["said"])
+        reason = "" if is_call else _reason(found["said"], words[found.end() :])
+        return MPIAbort(code, call.partition(" - process")[0] if is_call else "", reason)
+    error = _ERROR_OF_OPEN_MPI.search(words)
+    if error:
+        return MPIAbort(0, "", f"{error['said']}: {error['why']}")
     told = _ABORT_OF_OPEN_MPI.search(launcher_words)
     if told is None or rank is None or int(told["rank"]) != rank or told["comm"].strip() != "MPI_COMM_WORLD":
         return None
     return MPIAbort(int(told["code"]) & 0xFF or 1, f"MPI_Abort(MPI_COMM_WORLD, {told['code']})", "")
 
 
+def _reason(said: str, stack: str) -> str:
+    """Return what MPICH says of its own error, with the innermost line of its stack."""
+    *_, last = [said, *(line for line in stack.splitlines()[:20] if line.strip() and not line.startswith(_ENDS_STACK))]
+    headline = said.partition(", error stack")[0]
+    return headline if last == said else f"{headline}: {last.strip()[:_LONGEST_LINE]}"
+
+
 def _after_frames(traceback: str) -> str:
     lines = traceback.splitlines()[1:]
-    first = next((at for at, line in enumerate(lines) if line[:1].strip()), len(lines))
+    first = next((at for at, line in enumerate(lines) if line[:1].strip(f" \t{_BOX}")), len(lines))
     return "\n".join(lines[first:])
 
 

@@ -18,6 +18,7 @@ from ezpz.why.last_words import (
     named_file,
     raised_in,
     refused_memory,
+    said_before_crash,
 )
 from ezpz.why.what_to_try import BY_SIGNAL, ON_SHM
 
@@ -247,8 +248,11 @@ def _crashed(facts: Facts) -> Iterator[Cause]:
         where = ", in code that is no Python or asserts something"
     if found:
         seen.append("the stack that Python wrote as it crashed")
+    seen += [f"it wrote before that: {line}" for line in said_before_crash(failure.words)]
     did = "crashed" if failure.signal else "ended with its program, which crashed"
-    advice = "`ulimit -c unlimited` keeps a core, and `gdb python3 core` shows the functions in C"
+    advice = _CORE
+    if name == "SIGBUS":
+        advice = _NO_PAGE
     if name == "SIGILL":
         seen += _of_one_host(facts, failure)
         advice = _OTHER_CPU
@@ -263,6 +267,11 @@ def _crashed(facts: Facts) -> Iterator[Cause]:
     )
 
 
+_CORE = "`ulimit -c unlimited` keeps a core, and `gdb python3 core` shows the functions in C"
+_NO_PAGE = (
+    "A page of mapped memory had nothing behind it: look for a full /dev/shm or disk (`df -h /dev/shm`), or a mapped "
+    "file that was shortened"
+)
 _OTHER_CPU = (
     "An instruction that this CPU does not have: look for code that was built for another CPU (-march=native, a wheel "
     "with AVX-512), and compare `lscpu` of the hosts"

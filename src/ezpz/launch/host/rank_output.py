@@ -30,7 +30,14 @@ _COLOUR = rb"\x1b\[[0-9;:]*m"
 # Python's own words, maybe behind torchrun's `[rank0]: ` or a progress bar, or in the box that rich draws
 _LAST = b"most recent call last"
 _FATAL = b"Fatal Python error: "
-_OF_CPP = b"terminate called after throwing"  # C++ says what was thrown before Python says that it was aborted
+# What C++, the C library and `assert` say before Python says that it was aborted, and a word that each of them has:
+#     terminate called after throwing an instance of 'std::bad_alloc'        double free or corruption (!prev)
+#     python3: solver.c:31: step: Assertion `n > 0' failed.                  free(): invalid pointer
+_DYING = (
+    rb"(?m:^)(?:terminate called |double free or corruption|(?:free|malloc|realloc|munmap_chunk)\(\): "
+    rb"|[^\n`]{1,300}: Assertion `[^\n]{1,300}' failed\.$)"
+)
+_WORDS_OF_DYING = (b"terminate called ", b"double free", b"(): ", b": Assertion `")
 _TRACEBACK = b"Traceback (most recent call last)"
 # /usr/bin/python3: can't open file '/home/me/trian.py': [Errno 2] No such file or directory   Modules/main.c
 # /usr/bin/python3: No module named trian                                                       runpy.py
@@ -312,8 +319,10 @@ def _traceback_begins(data: bytes) -> int:
     refusal = re.compile(_REFUSAL).search(data, near_end) if data.rfind(_PYTHON, near_end) >= 0 else None
     # One letter is found ten times as fast as words, and tells of most blocks that they are not there.
     fatal = data.find(_FATAL) if b"F" in data else -1
-    thrown = data.find(_OF_CPP, near_end)
-    end = min(refusal.start() if refusal else len(data), *(len(data) if at < 0 else at for at in (fatal, thrown)))
+    near = any(data.rfind(word, near_end) >= 0 for word in _WORDS_OF_DYING)
+    dying = re.compile(_DYING).search(data, near_end) if near else None
+    end = min(found.start() if found else len(data) for found in (refusal, dying))
+    end = min(end, len(data) if fatal < 0 else fatal)
     at = data.find(_LAST, 0, end) if b"(" in data else -1
     while at >= 0:
         start = max(data.rfind(b"\n", 0, at), data.rfind(b"\r", 0, at)) + 1

@@ -216,7 +216,7 @@ def aborted(failures: Sequence[Failure]) -> Failure | None:
 
     for failure in failures:
         found = mpi_abort(failure.words)
-        if found:
+        if found and found.code:
             does = "called MPI_Abort" if found.call else "was aborted by its MPI"
             words = f"{does} and exited with code {found.code}"
             return replace(failure, how=words, code=found.code, status=found.code, why="")
