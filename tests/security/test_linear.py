@@ -62,7 +62,6 @@ MADE = {
     ],
     ("cluster/site_table.py", "pattern"): [],  # in `HAND_ON`
     ("launch/flavours/base.py", "self.per_rank"): [r"-[cmn]|--?(hint|bind-to|rank-by)\b"],
-    ("launch/run/failures.py", "pattern"): [],
     ("redact.py", "text"): [],
     ("redact.py", "form"): [f"(?s){form}" for _, form in (*redact._FORMS, *redact._MARKED_FORMS)],  # all that are tried
     ("redact.py", "_MARKED"): [redact._MARKED],

@@ -205,6 +205,7 @@ def started(plan: LaunchPlan, when: float, socket: str = "") -> dict[str, Any]:
             "line": shlex.join([*redact_argv(plan.prefix()), *shown]),
             "scheduler": None if scheduler in {"", "none"} else scheduler,
             "job_id": job or None,
+            "master": f"{plan.address.value}:{plan.port.value}",
         },
         "stages": {},
         "silent": [],

@@ -139,6 +139,7 @@ class LaunchedPlan(Record):
         line: What was run.
         scheduler: The scheduler, inside a job.
         job_id: The job.
+        master: Where the ranks were told to meet: MASTER_ADDR, a colon, MASTER_PORT.
     """
 
     hosts: Sequence[str] = list_field(text(), default=())
@@ -151,6 +152,7 @@ class LaunchedPlan(Record):
     line: str = text_field(LONGEST, default="")
     scheduler: str = text_field(LONGEST, default="")
     job_id: str = text_field(LONGEST, default="")
+    master: str = text_field(LONGEST, default="")
 
 
 class StageReached(Record):

@@ -11,6 +11,7 @@ import re
 from ezpz.fields import replace
 from ezpz.records.collectives_record import Entry
 from ezpz.why.cause import Cause, Certainty
+from ezpz.why.waiting_words import called_in, waited_in_vain
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STEPS_ADVICE",
+    "by_places",
+    "different_calls",
+    "is_a_wait",
     "left_behind",
     "mismatch",
     "missing",
@@ -61,7 +65,7 @@ STEPS_ADVICE = (
 def of_torch(words: str) -> bool:
     """Tell whether a rank's last words are those of a collective that failed: a consequence, or a mismatch."""
     last = words[-4000:]
-    return bool(re.search(_LOST, last) and re.search(_OF_TORCH, last))
+    return waited_in_vain(words) or bool(re.search(_LOST, last) and re.search(_OF_TORCH, last))
 
 
 def missing(facts: Facts) -> Iterator[Cause]:
@@ -110,12 +114,28 @@ def missing_by_stacks(facts: Facts) -> Iterator[Cause]:
     inside = {rank: place for rank, place in places.items() if _call(place) in _CALLS}
     outside = [rank for rank in places if rank not in inside]
     if inside and outside and len(outside) <= max(1, len(places) // 2):
-        for rank in sorted(outside)[:_NAMED]:
-            what = _call(inside[min(inside)])
-            waiting = {each: _by_stack(what, place) for each, place in inside.items()}
-            yield _culprit(facts, rank, what, waiting, None)
-    elif not outside and len({_call(place) for place in inside.values()}) > 1:
-        yield _different(facts, {rank: _by_stack(_call(place), place) for rank, place in inside.items()})
+        yield from by_places(facts, outside, inside)
+    elif not outside:
+        yield from different_calls(facts, inside)
+
+
+def by_places(facts: Facts, outside: Sequence[int], inside: Mapping[int, str]) -> list[Cause]:
+    """Return the causes that name ranks which are elsewhere, while others are inside of a call, by their places."""
+    what = _call(inside[min(inside)])
+    waiting = {each: _by_stack(what, place) for each, place in inside.items()}
+    return [_culprit(facts, rank, what, waiting, None) for rank in sorted(outside)[:_NAMED]]
+
+
+def different_calls(facts: Facts, inside: Mapping[int, str]) -> list[Cause]:
+    """Return the cause that names ranks which wait in different calls, by their places; nothing where all are alike."""
+    if len({_call(place) for place in inside.values()}) < 2:
+        return []
+    return [_different(facts, {rank: _by_stack(_call(place), place) for rank, place in inside.items()})]
+
+
+def is_a_wait(place: str) -> bool:
+    """Tell whether ranks wait for each other in the call of a place, such as ``all_reduce (train.py:88)``."""
+    return _call(place) in _CALLS
 
 
 def _by_stack(op: str, place: str) -> Entry:
@@ -146,19 +166,24 @@ _TOO_LONG = r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)"
 
 _INSTALLED = r"[/\\](?:site|dist)-packages[/\\]|/lib(?:64)?/(?:python|pypy)3[.\d]*t?/|^<"
 # A rank that was aborted in a collective, as faulthandler wrote it below that: its last words are this stack alone.
-_INSIDE = r'(?m)^  File "[^"\n]*/torch/distributed/distributed_c10d\.py", line \d+ in '
+_INSIDE = r'(?m)^  File "[^"\n]*/torch/distributed/distributed_c10d\.py", line \d+ in (\S+)'
 
 
 def refused_size(facts: Facts) -> Iterator[Cause]:
     """A rank was sent more bytes than its tensor holds: gloo ends it at once, so that its own record is missing."""
     cause, victim = facts.cause, facts.cause.rank
     match = re.search(_TOO_LONG, cause.words)
-    aborted = cause.signal == "SIGABRT" and re.search(_INSIDE, cause.words)
+    by_gloo = cause.signal == "SIGABRT" and not waited_in_vain(cause.words)  # else NCCL's watchdog did it
+    aborted = by_gloo and re.search(_INSIDE, cause.words)
     if not (match or aborted) or victim is None:
         return
     came = f"gloo aborted {facts.who(victim)} in the same one"
     if match:
         came = f"a message of {match[1]} bytes came where {facts.who(victim)} had room for {match[2]}"
+    ahead = _ran_ahead(facts, victim)
+    if ahead is not None:
+        yield ahead
+        return
     odd = [
         (rank, entries[-1])
         for rank, entries in sorted(_groups(facts).get(_default(facts), {}).items())
@@ -241,16 +266,42 @@ def other_model(facts: Facts) -> Iterator[Cause]:
     )
 
 
+def _ran_ahead(facts: Facts, victim: int) -> Cause | None:
+    """Return the cause that names a rank in another call than all others, of which gloo has aborted one.
+
+    Two messages met that belong to different calls: a rank left its loop earlier, or skipped a call.
+    """
+    places = {rank: each.at for rank, each in facts.ranks.items() if each.at}
+    places |= {each.rank: called_in(each.words) for each in facts.launch.failed if each.rank is not None}
+    places = {rank: place for rank, place in places.items() if is_a_wait(place) or _call(place) == "backward"}
+    kinds: dict[str, list[int]] = {}
+    for rank in sorted(places):
+        kinds.setdefault(places[rank], []).append(rank)
+    if len(kinds) != 2 or victim not in places:
+        return None
+    (odd, ranks), (usual, others) = sorted(kinds.items(), key=lambda each: len(each[1]))
+    what = f"called {odd} where {_named(facts, others)} {'was' if len(others) == 1 else 'were'} in {usual}"
+    file, _, line = _line_of(odd).partition(":")
+    there, _, before = _line_of(usual).partition(":")
+    left = file == there and int(line or 0) > int(before or 0)
+    sole = len(ranks) == 1 < len(others)
+    return Cause(
+        "other-collective",
+        f"{_named(facts, ranks)} {what}" + ": it left its loop earlier, or skipped a call" * (left and sole),
+        Certainty.SEEN,
+        rank=ranks[0] if sole else None,
+        host=facts.host(ranks[0]) if sole else None,
+        evidence=(f"gloo aborted {facts.who(victim)} in {places[victim]}",),
+        advice=STEPS_ADVICE,
+    )
+
+
 def _aborted(facts: Facts, rank: int, words: str) -> Cause:
     """Return what is known of a rank that ended inside a collective, where no rank's own record says more."""
-    frames = re.findall(r'(?m)^  File "([^"\n]+)", line (\d+) in (\S+)', words)
-    # Other threads stand above the one that was in the collective.
-    inside = next(
-        index for index, (file, *_) in enumerate(frames) if file.endswith("/torch/distributed/distributed_c10d.py")
-    )
-    call = frames[inside][2]
-    own = next(((file, line) for file, line, _ in frames[inside:] if not re.search(_INSTALLED, file)), None)
-    where = f" ({own[0].rpartition('/')[2]}:{own[1]})" if own else ""
+    place = called_in(words)
+    call = _call(place) or re.findall(_INSIDE, words)[0]
+    line = _line_of(place)
+    where = f" ({line})" if line else ""
     return Cause(
         "aborted-in-collective",
         f"{facts.who(rank)} was aborted by torch inside {call}{where}, mostly because ranks called it with tensors of "
@@ -594,10 +645,4 @@ def _called(entry: Entry, *, sizes: bool) -> str:
 
 
 def _named(facts: Facts, ranks: Sequence[int]) -> str:
-    """Return ``rank 1 on n02``, ``ranks 0, 2 and 3`` or ``15 ranks``."""
-    if len(ranks) == 1:
-        return facts.who(ranks[0])
-    if len(ranks) > _NAMED:
-        return f"{len(ranks)} ranks"
-    numbers = [str(rank) for rank in sorted(ranks)]
-    return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
+    return facts.named(ranks)

@@ -12,10 +12,12 @@ from ezpz.records.run_record import RunRecord
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 __all__ = ["COLLECTIVES", "Facts"]
+
+_NAMED = 4  # ranks that a sentence names
 
 
 class Facts:
@@ -93,3 +95,12 @@ class Facts:
         """Return a rank as a sentence begins with it: ``rank 1``, with several hosts ``rank 1 on n02``."""
         host = self.host(rank) if len(self.launch.plan.hosts) > 1 else None
         return f"rank {rank} on {host}" if host else f"rank {rank}"
+
+    def named(self, ranks: Sequence[int]) -> str:
+        """Return ``rank 1 on n02``, ``ranks 0, 2 and 3`` or ``15 ranks``."""
+        if len(ranks) == 1:
+            return self.who(ranks[0])
+        if len(ranks) > _NAMED:
+            return f"{len(ranks)} ranks"
+        numbers = [str(rank) for rank in sorted(ranks)]
+        return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"

@@ -20,6 +20,7 @@ from ezpz.why.last_words import (
     refused_memory,
     said_before_crash,
 )
+from ezpz.why.waiting_words import waited_in_vain
 from ezpz.why.what_to_try import BY_SIGNAL, ON_SHM
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -232,8 +233,8 @@ def _crashed(facts: Facts) -> Iterator[Cause]:
     name = _ended_of(failure)
     if failure is None or name not in _CRASHES or killed_for_memory(failure.kernel):
         return
-    if name == "SIGABRT" and aborted_after_exception(failure.words):
-        return  # what it raised is the cause
+    if name == "SIGABRT" and (aborted_after_exception(failure.words) or waited_in_vain(failure.words)):
+        return  # what it raised is the cause, or for whom NCCL's watchdog waited
     found = crash(failure.words)
     where, seen = "", []
     if found and found.where:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import signal
 import time
 
 from ezpz.errors import did_you_mean, shell_code
 from ezpz.fields import Record, replace
 from ezpz.visible import visible
+from ezpz.why.waiting_words import lost_a_peer, waited_in_vain
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -58,25 +58,6 @@ CANNOT_START = "cannot start"  # of a host whose agent says that it lacks what i
 _REFUSED = 125
 _FAR = 2000  # bytes of other output after which a rank's last words are repeated at the end of the screen
 _NO_SCRIPT = "can't open file '", "': [Errno 2]"  # before its path and behind it: Modules/main.c
-# What a rank says that has lost another one, and what else is there that tells torch's communication from others:
-#     RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:543] Connection closed by peer [10.0.0.2]:4711
-#     torch.distributed.DistBackendError: NCCL error in: … remote process exited or there was a network error, …
-#     torch.distributed.DistNetworkError: failed to recv, got 0 bytes
-_LOST_PEER = (
-    r"(?i)closed by (?:remote )?peer|reset by (?:remote )?peer|broken pipe|remote process exit(?:ed|ing)"
-    r"|failed to (?:recv|send), got 0 bytes|connection was likely closed"
-)
-# And one that has waited for others in vain, who may live:
-#     torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 2/3 clients joined.
-#     … Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE) ran for 600000 milliseconds …
-#     RuntimeError: [third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv …
-_NO_PEER = (
-    r"(?i)clients joined|timed out waiting \d+ms for (?:recv|send)|caught collective operation timeout"
-    r"|client socket has timed out|wait timeout after \d+ms"
-)
-_OF_TORCH = r"(?i)gloo|nccl|c10d|TCPStore|Dist(?:Network|Store|Backend)Error"
-_RANK_TAG = r"(?m)^\[rank\d+\]: ?"  # torch's, in front of each line of a traceback
-_EXCEPTION_LINES = 8  # NCCL's has that many at most
 _SHOWN = 3  # failures besides the cause that are named one by one
 
 
@@ -128,22 +109,12 @@ class Failure(Record):
     @property
     def lost_peer(self) -> bool:
         """Whether the rank says no more than that it has lost another one."""
-        return self._is_of_peers(_LOST_PEER)
+        return lost_a_peer(self.words)
 
     @property
     def waited_in_vain(self) -> bool:
         """Whether it says no more than that others did not come within a time limit of torch's."""
-        return self._is_of_peers(_NO_PEER)
-
-    def _is_of_peers(self, pattern: str) -> bool:
-        """Tell whether what the rank ended of is said by torch's communication, and matches."""
-        words = re.sub(_RANK_TAG, "", self.words)
-        _, traceback, after = words.rpartition("Traceback (most recent call last)")
-        if traceback:
-            lines = after.split("\n")[1:]
-            first = next((at for at, line in enumerate(lines) if line[:1].strip()), len(lines))
-            words = "\n".join(line for line in lines[first : first + _EXCEPTION_LINES] if not line.startswith("[W"))
-        return bool(re.search(pattern, words) and re.search(_OF_TORCH, words))
+        return waited_in_vain(self.words)
 
     @property
     def text(self) -> str:
