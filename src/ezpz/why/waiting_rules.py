@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ezpz.why import hang_rules
 from ezpz.why.cause import Cause, Certainty
-from ezpz.why.ends import raised_in
+from ezpz.why.last_words import raised_in
 from ezpz.why.waiting_words import called_in, lost_a_peer, wait_in, waited_in_vain, watchdog_in
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -171,8 +171,7 @@ def _raised(waits: _Waits) -> Sequence[Cause]:
     for each in facts.launch.failures:
         found = raised_in(each.words) if each.signal not in _SENT else None
         if found and each.rank is not None and each.rank not in waits.waiters:
-            name, line = found
-            text = f"{facts.who(each.rank)} raised {name}" + (f" ({line})" if line else "")
+            text = f"{facts.who(each.rank)} raised {found.text}"
             return [waits.cause("exception", text, waits.gave_up("others"), rank=each.rank)]
     return ()
 

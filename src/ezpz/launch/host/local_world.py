@@ -705,14 +705,8 @@ class LocalWorld:
         if output:
             for stream, data in output.end(failed, time.monotonic(), code=rank.code or 0):
                 self.connection.show(rank.rank, stream, data, self.number)
-        if rank.ended_of_asking:
-            text = f"rank {rank.rank} (pid {rank.pid}) ended of the signal that asks for stacks; it was about to end"
-            self.report(agent_messages.Note(text=text))
         if not failed:
-            if not self._finished:
-                at = rank.ended_at + self.connection.clock
-                self.report(agent_messages.Finished(rank=rank.rank, pid=rank.pid, at=at, step=rank.step))
-            self._finished = True
+            self._report_good_end(rank)
             return
         if rank.by_us:
             return
@@ -740,6 +734,18 @@ class LocalWorld:
                 other.by_us = True
                 other.signal(signal.SIGTERM, group=self.own_session)
             self.loop.after("kill", _FAILURE_GRACE, self.kill)
+
+    def _report_good_end(self, rank: RankProcess) -> None:
+        """Report the first rank that ended with 0; one that was asked in a way that ends it does not count."""
+        if rank.ended_of_asking and rank.by_us:
+            return
+        if rank.ended_of_asking:
+            text = f"rank {rank.rank} (pid {rank.pid}) ended of the signal that asks for stacks; it was about to end"
+            self.report(agent_messages.Note(text=text))
+        if not self._finished:
+            at = rank.ended_at + self.connection.clock
+            self.report(agent_messages.Finished(rank=rank.rank, pid=rank.pid, at=at, step=rank.step))
+        self._finished = True
 
     def tell(self, now: float) -> None:
         """Report the stages that ranks have reached."""

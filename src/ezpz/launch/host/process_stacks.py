@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
+    "PY_SPY_SECONDS",
     "Frame",
     "awaited_file",
     "find_py_spy",
@@ -43,7 +44,7 @@ __all__ = [
     "stage_of",
 ]
 
-_PY_SPY_SECONDS = 5.0
+PY_SPY_SECONDS = 5.0
 _TREE_SECONDS = 0.25  # how old the list of all processes may be for `stage_of`, which is asked for every rank
 # Not at the start of a line only: a progress bar may come before it. "Current thread's C stack trace" (3.14) is
 # another. What is in between, an address and a name, is short.
@@ -109,11 +110,11 @@ def parse_dump(text: str) -> list[Frame]:
     return candidates[-1] if candidates else []
 
 
-def py_spy(pid: int) -> list[Frame] | None:
+def py_spy(pid: int, seconds: float = PY_SPY_SECONDS) -> list[Frame] | None:
     """Return the main thread's frames as py-spy sees them, innermost first.
 
     Returns:
-        None when py-spy is neither on PATH nor beside this Python, may not look (ptrace), or does not answer in 5 s.
+        None when py-spy is neither on PATH nor beside this Python, may not look (ptrace), or does not answer in time.
     """
     import json
     import subprocess
@@ -129,7 +130,7 @@ def py_spy(pid: int) -> list[Frame] | None:
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=_PY_SPY_SECONDS)
+        output, _ = process.communicate(timeout=seconds)
         threads = json.loads(output) if process.returncode == 0 else []
         main = [thread for thread in threads if thread["os_thread_id"] == pid or thread["thread_name"] == "MainThread"]
         return [_spied(frame) for frame in main[0]["frames"]] if main else None

@@ -117,6 +117,11 @@ class Failure(Record):
         return waited_in_vain(self.words)
 
     @property
+    def misses_who_left(self) -> bool:
+        """Whether it lacks a rank that may have ended with 0; gloo reports such a one as lost, and does not wait."""
+        return self.lost_peer or (self.waited_in_vain and "unbound_buffer" not in self.words)
+
+    @property
     def text(self) -> str:
         """The failure as one line."""
         return f"{self.who} {self.how}"

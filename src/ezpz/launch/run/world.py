@@ -417,7 +417,7 @@ class World:
         elif children.to_blame(failures, begun=self.begun):
             cause = children.failure(self.roll, begun=self.begun)
             failures[:] = [cause]
-        elif cause.lost_peer and self._left:
+        elif cause.misses_who_left and self._left:
             host, first = min(self._left, key=lambda left: left[1].at)
             cause = left_early(host, first, cause)
         self.blame(cause)

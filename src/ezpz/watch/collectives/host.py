@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 
 from ezpz import proc
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ezpz.launch.host.rank_process import RankProcess
 
 _DUMP = 1.5  # seconds for a rank to write its stacks after the signal
+_SOON = 0.4  # the same, and for py-spy, where a launch that fails waits for it
+_RECENTLY = 10.0  # seconds since a file was written to, of a rank that may be saving
 _ANSWER = 0.02  # seconds between two looks for answers of ranks
 
 
@@ -38,13 +41,16 @@ class StacksOfHost(HostSide):
         self._by: dict[int, str] = {}
         self._threads: CollectivesQuery | None = None  # ranks whose own threads are asked
         self._asked = 0
+        self._end = 0.0  # when no more of them are waited for
         self._question: CollectivesQuery | None = None  # for the last collectives
 
     def obey(self, order: Message) -> None:
         """Begin to find out what the launcher asks."""
         if isinstance(order, messages.TakeStacks):
-            folder, ranks = self.handle.settings.collectives, self._of_plan()
-            self._threads = CollectivesQuery(folder, ranks if folder else [], order.id, patience=_DUMP)
+            folder = self.handle.settings.collectives
+            ranks = [rank for rank in self._of_plan() if not order.only or rank.rank in order.only]
+            patience = _SOON if order.only else _DUMP
+            self._threads = CollectivesQuery(folder, ranks if folder else [], order.id, patience=patience)
             self._when_threads_told(order)
         elif isinstance(order, messages.TellCollectives):
             self._question = CollectivesQuery(self.handle.settings.collectives, self._of_plan(), order.id)
@@ -100,12 +106,16 @@ class StacksOfHost(HostSide):
             told: Frames that ranks have told themselves.
         """
         self._asked, self._stacks, self._dumping, self._by = order.id, {}, [], {}
-        asks = {rank.rank: self._how(rank) for rank in self.handle.ranks.values() if rank.alive and rank.pid}
-        spied = _spy([pid for rank, (pid, _) in asks.items() if pid and rank not in told])
+        asked = [rank for rank in self.handle.ranks.values() if not order.only or rank.rank in order.only]
+        asks = {rank.rank: self._how(rank) for rank in asked if rank.alive and rank.pid}
+        pids = [pid for rank, (pid, _) in asks.items() if pid and rank not in told]
+        spied = _spy(pids, _SOON) if order.only else _spy(pids)
+        self._end = time.monotonic() + (_SOON if order.only else _DUMP)
         for number, (pid, signal_number) in asks.items():
             rank = self.handle.ranks[number]
             frames = [Frame(*frame) for frame in told.get(number, ())] or spied.get(pid)
-            asks_by = signal_number or (int(signal.SIGABRT) if order.fatal else 0)
+            may_end = order.fatal and not (order.only and _saves(pid))
+            asks_by = signal_number or (int(signal.SIGABRT) if may_end else 0)
             if frames:
                 self._by[number] = "its own thread" if number in told else "py-spy"
                 self._note(rank, frames, "")
@@ -120,7 +130,15 @@ class StacksOfHost(HostSide):
                     rank.by_us = True
             else:
                 self._note(rank, [], process_stacks.kernel_state(pid or rank.pid))
-        self.handle.after(_DUMP if self._dumping else 0.0, self._stacks_taken, "dumps")
+        self._await_dumps()
+
+    def _await_dumps(self) -> None:
+        """Report the stacks when all ranks that write them have ended of that, or their time is over."""
+        now = time.monotonic()
+        if now < self._end and not all(rank.reported for rank in self._dumping):
+            self.handle.after(min(_ANSWER, self._end - now), self._await_dumps, "dumps")
+        else:
+            self.handle.after(0.0, self._stacks_taken, "dumps")
 
     @staticmethod
     def _how(rank: RankProcess) -> tuple[int, int]:
@@ -152,14 +170,46 @@ class StacksOfHost(HostSide):
         self._stay()
 
 
-def _spy(pids: list[int]) -> dict[int, list[Frame] | None]:
+def _saves(pid: int) -> bool:
+    """Tell whether a process may be saving, or wants to at its SIGTERM: an abort would keep it from that.
+
+    It has a handler for SIGTERM, waits for a file system, or has a file open that it has written to not long ago.
+    """
+    status = proc.stat(pid)
+    return proc.catches(pid, signal.SIGTERM) or (status is not None and status.state == "D") or _writes(pid)
+
+
+def _writes(pid: int) -> bool:
+    """Tell whether a process has written to a file in the last seconds that it has open, but for its logs.
+
+    Source: proc(5): ``flags`` of ``fdinfo/NUMBER`` are those of open(2), in octal. Logs are opened to append.
+    """
+    try:
+        numbers = [each for each in os.listdir(f"/proc/{pid}/fd") if int(each) > 2]
+    except OSError:
+        return False
+    for number in numbers:
+        words = proc.read(pid, f"fdinfo/{number}").split()
+        flags = int(words[words.index(b"flags:") + 1], 8) if b"flags:" in words else os.O_RDONLY
+        if flags & os.O_ACCMODE == os.O_RDONLY or flags & os.O_APPEND:
+            continue
+        try:
+            file = os.stat(f"/proc/{pid}/fd/{number}")
+        except OSError:
+            continue
+        if stat.S_ISREG(file.st_mode) and file.st_nlink and time.time() - file.st_mtime < _RECENTLY:
+            return True
+    return False
+
+
+def _spy(pids: list[int], seconds: float = process_stacks.PY_SPY_SECONDS) -> dict[int, list[Frame] | None]:
     """Return what py-spy sees in each process, all at the same time: it may take seconds."""
     import threading
 
     seen: dict[int, list[Frame] | None] = {}
 
     def look(pid: int) -> None:
-        seen[pid] = process_stacks.py_spy(pid)
+        seen[pid] = process_stacks.py_spy(pid, seconds)
 
     threads = [threading.Thread(target=look, args=(pid,)) for pid in pids]
     for thread in threads:

@@ -13,7 +13,7 @@ from ezpz.watch.collectives.messages import CollectivesTold, StacksTaken, TakeSt
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from typing import Any
 
     from ezpz.launch.agent_messages import Message
@@ -24,6 +24,8 @@ __all__ = ["Collectives", "Hangs", "Inquiry"]
 
 _ANSWERS = 12.0  # seconds for all hosts to report what their ranks are doing
 _TOLD = 0.6  # seconds for ranks to tell their last collectives, before a failing launch stops them
+_PLACES = 1.0  # the same, where ranks are asked as well where they are
+_MOST, _MOST_OF_HOST = 64, 8  # ranks that are asked that
 _APART = 2.0  # seconds between two samples of where ranks are: who is slow moves, who is stuck does not
 
 
@@ -44,11 +46,11 @@ class Inquiry:
         self._ranks: list[dict[str, Any]] = []
         self._without_py_spy: set[str] = set()
 
-    def begin(self, *, fatal: bool) -> TakeStacks:
-        """Return the order that asks anew; answers to earlier ones count no more."""
+    def begin(self, *, fatal: bool, only: Sequence[int] = ()) -> TakeStacks:
+        """Return the order that asks anew, all ranks or some; answers to earlier ones count no more."""
         self._number += 1
         self._ranks, self.dumps, self._without_py_spy = [], [], set()
-        return TakeStacks(fatal=fatal, id=self._number)
+        return TakeStacks(fatal=fatal, id=self._number, only=list(only))
 
     def answered(self, index: int, host: str, answer: StacksTaken) -> bool:
         """Take one host's answer; tell whether it was the last."""
@@ -64,6 +66,11 @@ class Inquiry:
         self.dumps += answer.dumps
         self.waiting.discard(index)
         return not self.waiting
+
+    @property
+    def frames(self) -> dict[int, list[list[Any]]]:
+        """The stack of each rank that has told one, innermost frame first."""
+        return {rank["rank"]: rank["frames"] for rank in self._ranks if rank["frames"]}
 
     def result(self, hosts: dict[int, str]) -> dict[str, Any]:
         """Return a line that says where all ranks are, and each of them.
@@ -125,6 +132,32 @@ class Collectives:
         self.waiting.discard(index)
         return not self.waiting
 
+    def unplaced(self, named: Collection[int]) -> list[int]:
+        """Return ranks that live and have not told where they are, as do those of scripts that do not import ezpz.
+
+        At most `_MOST_OF_HOST` of a host and `_MOST` of all: first those that others have ``named``, then those that
+        the kernel sees do what few do.
+        """
+        found = [each for each in self._ranks.values() if each["state"] and not each["frames"] and not each["silent"]]
+        alike: dict[tuple[str, str], int] = {}
+        for each in found:
+            kind = each["state"], each["where"]
+            alike[kind] = alike.get(kind, 0) + 1
+        found.sort(key=lambda each: (each["rank"] not in named, alike[each["state"], each["where"]], each["rank"]))
+        of_host: dict[str, int] = {}
+        chosen = []
+        for each in found:
+            of_host[each["host"]] = of_host.get(each["host"], 0) + 1
+            if of_host[each["host"]] <= _MOST_OF_HOST:
+                chosen.append(each["rank"])
+        return chosen[:_MOST]
+
+    def place(self, frames: Mapping[int, list[list[Any]]]) -> None:
+        """Take the stacks of ranks that have told none themselves."""
+        for rank, stack in frames.items():
+            if rank in self._ranks and not self._ranks[rank]["frames"]:
+                self._ranks[rank]["frames"] = stack
+
     def as_json(self, launch_id: str) -> dict[str, Any]:
         """Return the content of ``collectives.json``; docs/why.md describes the fields."""
         ranks = []
@@ -155,12 +188,23 @@ class Hangs(LauncherSide):
         self._sample: dict[str, Any] | None = None  # where ranks were some seconds before a hang was ended
         self._sample_at = 0.0
         self._hang: dict[str, Any] | None = None
+        self._awaited: Collection[int] | None = None  # ranks that one has named which waited in vain; None: none did
+        self._is_placing = False  # whether ranks are asked where they are because of that
 
     def failed(self, failure: Failure) -> float:
-        """Ask for the last collectives, before the ranks that still live are stopped."""
-        del failure
+        """Ask for the last collectives, before the ranks that still live are stopped.
+
+        Where the one that failed had waited for others, these are asked where they are, too.
+        """
         self._ask_for_collectives()
-        return _TOLD if self._collectives.waiting else 0.0
+        if not self._collectives.waiting:
+            return 0.0
+        if not failure.waited_in_vain or self._inquiry.waiting or self._inquiry.reason:
+            return _TOLD
+        from ezpz.why.waiting_words import wait_in
+
+        self._awaited = wait_in(failure.words).ranks
+        return _PLACES
 
     def overdue(self, reason: str) -> float:
         """Ask what all ranks are doing, twice, before they are stopped."""
@@ -184,6 +228,8 @@ class Hangs(LauncherSide):
             name = self.handle.hosts.get(host, report.host)
             if self._inquiry.answered(host, name, report) and not self._collectives.waiting:
                 self._conclude()
+                if self._is_placing:
+                    self.handle.answered()
 
     def gone(self, host: int) -> None:
         """Expect no collectives of a host any more."""
@@ -200,6 +246,8 @@ class Hangs(LauncherSide):
         from ezpz.launch import record
         from ezpz.records.collectives_record import COLLECTIVES, CollectivesRecord
 
+        if self._is_placing:
+            self._collectives.place(self._inquiry.frames)
         collectives = self._collectives.as_json(self.handle.launch) if self._collectives else {}
         if collectives and failed:
             record.write(self.handle.folder, collectives, COLLECTIVES)
@@ -215,9 +263,19 @@ class Hangs(LauncherSide):
         self._collectives.waiting = self.handle.order(order)
 
     def _all_told(self) -> None:
-        self.handle.answered()
+        if not self._asks_where():
+            self.handle.answered()
         if self.handle.waits("stacks") and not self._inquiry.waiting:
             self._conclude()
+
+    def _asks_where(self) -> bool:
+        """Ask ranks where they are, once, of which one waited in vain; tell whether that is awaited."""
+        named, self._awaited = self._awaited, None
+        only = self._collectives.unplaced(named) if named is not None else []
+        if only and not self._inquiry.waiting:
+            self._is_placing = True
+            self._inquiry.waiting = self.handle.order(self._inquiry.begin(fatal=True, only=only))
+        return self._is_placing and bool(self._inquiry.waiting)
 
     def _inquire(self, *, fatal: bool) -> None:
         if not fatal:

@@ -92,11 +92,16 @@ class CollectivesTold(Message):
 
 
 class TakeStacks(Message):
-    """Find out what every rank is doing, with ``fatal`` also in ways that end it."""
+    """Find out what every rank is doing, with ``fatal`` also in ways that end it.
+
+    With ``only`` these ranks of all hosts alone are asked, within half a second, and none that saves is ended by it:
+    something has failed, and the launch waits for the answer before it ends the others.
+    """
 
     kind = "stacks"
     fatal: bool = flag_field()
     id: int = number_field()
+    only: list[int] = list_field(rank_field(), most=64, default=())
 
 
 class TellCollectives(Message):

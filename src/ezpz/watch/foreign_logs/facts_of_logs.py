@@ -22,7 +22,7 @@ from ezpz.watch.foreign_logs.launcher_reports import ReportedEnd, job_end, left_
 from ezpz.watch.foreign_logs.log_files import read_logs
 from ezpz.watch.foreign_logs.ranks_of_logs import sort_out
 from ezpz.why import Facts
-from ezpz.why.ends import raised_in
+from ezpz.why.last_words import raised_in
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -196,9 +196,7 @@ def _nobodys(logs: SortedLogs) -> str:
         before = _LAUNCHERS.split(text)[0]
         raised = raised_in(before) if _own_end(before) else None
         if raised:
-            return (
-                f"a rank raised {raised[0]}" + (f" ({raised[1]})" if raised[1] else "") + ", and no log says which one"
-            )
+            return f"a rank raised {raised.text}, and no log says which one"
     return ""
 
 
