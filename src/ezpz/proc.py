@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import os
 
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
 
 class Stat:
     """A few fields of ``/proc/PID/stat``.
@@ -26,16 +28,18 @@ class Stat:
         parent: Pid of the parent.
         group: The process group.
         threads: How many threads it has.
+        cpu: Seconds that all of them have used.
         start: When it started, in clock ticks since the host did: together with the pid it names one process for good.
     """
 
-    __slots__ = ("group", "name", "parent", "start", "state", "threads")
+    __slots__ = ("cpu", "group", "name", "parent", "start", "state", "threads")
 
     def __init__(self, name: str, fields: list[str]) -> None:
         self.name = name
         self.state = fields[0]
         self.parent = int(fields[1])
         self.group = int(fields[2])
+        self.cpu = (int(fields[11]) + int(fields[12])) / _TICKS
         self.threads = int(fields[17])
         self.start = fields[19]
 

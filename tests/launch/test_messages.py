@@ -189,7 +189,7 @@ def test_the_longest_stacks_of_a_large_host_are_one_message():
     frames = [("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3251)] * 100
     watch_all()
     ranks = [hangs.RankStack(rank=rank, pid=7, frames=frames, where="") for rank in range(256)]
-    taken = hangs.StacksTaken(id=1, host="n01", ranks=ranks, dumps=[])
+    taken = hangs.StacksTaken(id=1, host="n01", ranks=ranks, dumps=[], left=[3])
     assert REPORTS.decode(REPORTS.encode(taken)) == taken
 
 

@@ -173,6 +173,32 @@ def test_what_is_said_before_an_abort_is_a_last_word_of_it(subtests):
     assert fed(b"solve(): step 3\nAssertion `x' failed: no\n").take(0.0)  # is shown at once
 
 
+def test_the_last_traceback_of_a_rank_that_lives_is_told_with_the_line_before_it(subtests):
+    head = b"Exception in thread Thread-1 (feed):\n"
+    long = TRACEBACK.replace(b"    f()\n", b"    f()\n" * 2000)
+    for name, pieces, expected in (
+        ("none", [b"step 1\n"], b""),
+        ("held", [b"one\ntwo\n", head, TRACEBACK], head + TRACEBACK),
+        ("nothing before it", [TRACEBACK], TRACEBACK),
+        ("shown long ago", [head + TRACEBACK, 6.0, b"more\n"], head + TRACEBACK + b"more\n"),
+        ("of two the last", [CHAINED], b"\n" + TRACEBACK),
+        ("too far back", [head + TRACEBACK, 6.0, b"more\n" * 9000], b""),
+    ):
+        with subtests.test(name):
+            rank, now = RankOutput(0), 0.0
+            for piece in pieces:
+                if isinstance(piece, float):
+                    now += piece
+                else:
+                    rank.feed(2, piece, now)
+            rank.take(now)
+            assert rank.last_traceback().encode() == expected
+    told = fed(head, long).last_traceback()
+    assert len(told) == 4096
+    assert told.startswith((head + TRACEBACK[:60]).decode())
+    assert told.endswith("ValueError: no\n")
+
+
 def test_a_traceback_is_held_up_to_a_quarter_of_a_mebibyte():
     rank = fed(TRACEBACK, *[b"y" * 1023 + b"\n"] * 256)
     assert text(rank.take(0.0)) == TRACEBACK + (b"y" * 1023 + b"\n") * 256

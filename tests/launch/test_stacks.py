@@ -11,7 +11,18 @@ import pytest
 
 import ezpz
 from ezpz.launch.host import rank_start
-from ezpz.launch.host.process_stacks import Frame, awaited_file, kernel_state, parse_dump, py_spy, pythons, stage_of
+from ezpz.launch.host.process_stacks import (
+    Frame,
+    awaited_child,
+    awaited_file,
+    kernel_state,
+    parse_dump,
+    py_spy,
+    pythons,
+    source_line,
+    stage_of,
+    switches,
+)
 from ezpz.launch.stack_groups import locate, summarise
 from lab.listener import Listener, as_rank
 from lab.process import kill_group, program, wait_until
@@ -204,6 +215,48 @@ def spy(tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", f"{made.parent}:/usr/bin:/bin")
 
     return put
+
+
+WAITS = "import subprocess; subprocess.run(['sleep', '600'], **{})"
+
+
+@linux
+def test_a_child_that_a_process_waits_for_is_named(start, subtests):
+    for name, options, by_reading in (("by its end", {}, False), ("by what it writes", {"capture_output": True}, True)):
+        with subtests.test(name):
+            process = start([sys.executable, "-c", WAITS.format(options)])
+            wait_until(
+                lambda pid=process.pid, way=by_reading: awaited_child(pid, by_reading=way).startswith(
+                    "sleep 600 (pid "
+                ),
+                10,
+                "its wait",
+            )
+            assert "sleeping" in awaited_child(process.pid, by_reading=by_reading)
+    alone = start(["sleep", "600"])
+    assert awaited_child(alone.pid, by_reading=True) == ""
+
+
+@linux
+def test_a_thread_that_waits_in_one_call_does_not_wake_up(start):
+    still, loops = start(["sleep", "600"]), start([sys.executable, "-c", "import time\nwhile 1: time.sleep(0.01)"])
+    wait_until(lambda: kernel_state(still.pid).endswith("(sleep)"), 10, "sleep")
+    wait_until(lambda: kernel_state(still.pid).startswith("sleeping"), 10, "its sleep")
+    first = switches(still.pid)
+    began = switches(loops.pid)
+    wait_until(lambda: switches(loops.pid) > began + 20, 10, "the loop")
+    assert switches(still.pid) == first >= 0
+    assert switches(1 << 23) == -1
+
+
+def test_a_line_of_the_program_is_read(tmp_path):
+    (tmp_path / "a.py").write_text(f"x = 1\n    lock.acquire()  # {'x' * 300}\n")
+    assert source_line(str(tmp_path / "a.py"), 1) == "x = 1"
+    assert source_line(str(tmp_path / "a.py"), 2).startswith("lock.acquire()  # xxx")
+    assert len(source_line(str(tmp_path / "a.py"), 2)) == 200
+    os.mkfifo(tmp_path / "pipe")
+    for file, line in (("a.py", 3), ("a.py", 0), ("none.py", 1), ("pipe", 1), ("/dev/stdin", 1), ("a\0b", 1)):
+        assert source_line(str(tmp_path / file), line) == ""
 
 
 def test_py_spys_answer_is_read(spy):

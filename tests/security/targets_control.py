@@ -44,6 +44,7 @@ REPORTS = (
         host="n01",
         ranks=[hangs.RankStack(rank=0, pid=7, frames=[("f", "a.py", 3)], where="x")],
         dumps=["/tmp/dump"],
+        left=[1],
     ),
     progress.Idle(rank=0, pid=7, seconds=601.0, limit=600.0, section="checkpoint", ending=False),
     agent_messages.Done(stuck=[1, 2], step=-1),

@@ -383,3 +383,218 @@ def test_a_rank_with_another_model_is_named():
         assert (causes[0].cause, causes[0].rank) == ("other-model", culprit), begin
         assert causes[0].text.startswith(begin)
         assert last_line(causes, failed=True) == causes[0].text
+
+
+# Ranks of a launch that was ended for a hang, by their stacks: as `watch/collectives` records them.
+
+TORCH = "/venv/lib/python3.11/site-packages/torch"
+INSIDE = {
+    "all_reduce": [["all_reduce", f"{TORCH}/distributed/distributed_c10d.py", 3251]],
+    "recv": [["recv", f"{TORCH}/distributed/distributed_c10d.py", 2588]],
+    "send": [["send", f"{TORCH}/distributed/distributed_c10d.py", 2510]],
+    "backward": [["_engine_run_backward", f"{TORCH}/autograd/graph.py", 869], ["backward", f"{TORCH}/_tensor.py", 630]],
+    "forward": [
+        ["_sync_buffers", f"{TORCH}/nn/parallel/distributed.py", 1600],
+        ["forward", f"{TORCH}/nn/parallel/distributed.py", 1636],
+        ["_call_impl", f"{TORCH}/nn/modules/module.py", 1780],
+    ],
+    "gather_for_metrics": [
+        ["all_gather", f"{TORCH}/distributed/distributed_c10d.py", 4000],
+        ["gather_for_metrics", "/venv/lib/python3.11/site-packages/accelerate/accelerator.py", 9],
+    ],
+    "setup_torch": [["_check_in", "/venv/lib/python3.11/site-packages/ezpz/dist/rendezvous.py", 170]],
+    "wait": [["wait", "/usr/lib/python3.11/threading.py", 327]],
+    "run": [["wait", "/usr/lib/python3.11/subprocess.py", 1264], ["run", "/usr/lib/python3.11/subprocess.py", 550]],
+}
+
+
+def at(rank, where, *, cpu=3.0, switches=40, outermost="<module>", **more):
+    """A rank that was asked twice, and did nothing but `cpu` and `switches` more in between."""
+    call, _, line = where.rstrip(")").partition(" (")
+    file, _, number = line.partition(":")
+    if not number:  # the kernel's words
+        return {"rank": rank, "where": where, "frames": [], "cpu": cpu, "switches": switches, **more}
+    inside = INSIDE.get(call, [])
+    own = [[call if not inside else "step", f"/me/{file}", int(number)]]
+    outer = [[outermost, "/me/train.py", 40]] if call != "<module>" and outermost else []
+    return {"rank": rank, "where": where, "frames": [*inside, *own, *outer], "cpu": cpu, "switches": switches, **more}
+
+
+def hung(*asked, world, ranks=(), left=(), **launch):
+    earlier = [{**each, "cpu": 3.0, "switches": 40, "words": ""} for each in asked]
+    hang = {"summary": "…", "ranks": list(asked), "left": list(left), "apart": 2.1, "earlier": {"ranks": earlier}}
+    return facts(list(ranks), world=world, hang=hang, **launch)
+
+
+BACK = "backward (train.py:19)"
+MPI = {"mpi": True, "cpu": 5.1}
+VALUE_ERROR = (
+    'Traceback (most recent call last):\n  File "/me/train.py", line 12, in <module>\n    raise ValueError("x")\n'
+    "ValueError: negative pressure\n"
+)
+IN_THREAD = (
+    'Exception in thread Thread-1 (feed):\nTraceback (most recent call last):\n  File "/me/train.py", line 9, in feed\n'
+    "OSError: shard 6 is truncated\n"
+)
+DONE = [rank(each, entries(*SEVEN, done=True), "fetch (train.py:11)") for each in range(3)]
+# facts -> name, rank, the sentence or its beginning
+BY_STACKS = {
+    "others wait in backward": (
+        hung(at(0, BACK), at(1, "<module> (train.py:17)"), at(2, BACK), world=3),
+        ("collective-missing", 1, "rank 1 on n02 is at train.py:17, and never came to backward (train.py:19): ranks 0"),
+    ),
+    "another one waits in DDP's forward": (
+        hung(at(0, "forward (train.py:18)"), at(1, "load (train.py:17)"), world=2),
+        (
+            "collective-missing",
+            1,
+            "rank 1 on n02 is in load (train.py:17), and never came to DistributedDataParallel.forward (train.py:18): ",
+        ),
+    ),
+    "others wait in a collective of a library": (
+        hung(at(0, "gather_for_metrics (train.py:18)"), at(1, "wait (train.py:17)"), world=2),
+        ("collective-missing", 1, "rank 1 on n02 is in wait (train.py:17), and never came to all_gather (train.py:18)"),
+    ),
+    "one rank waits for its child": (
+        hung(at(0, BACK), at(1, "run (train.py:17)", child="sleep 600 (pid 7: sleeping)"), world=2),
+        ("waits-for-child", 1, "rank 1 on n02 waits for its child sleep 600 (pid 7: sleeping) in run (train.py:17), a"),
+    ),
+    "all do the same outside of collectives": (
+        hung(*(at(each, "fetch (train.py:11)", source="urlopen(url)") for each in range(3)), world=3, ranks=DONE),
+        ("all-elsewhere", None, "all 3 ranks stand still in fetch (train.py:11), and none of them in a collective"),
+    ),
+    "all receive": (
+        hung(at(0, "recv (train.py:15)"), at(1, "recv (train.py:15)"), world=2),
+        ("wait-in-a-cycle", None, "all 2 ranks wait in recv (train.py:15), each for another: a cycle"),
+    ),
+    "one sends what none receives": (
+        hung(at(0, "recv (train.py:15)"), at(1, "send (train.py:18)"), world=2),
+        (
+            "wait-in-a-cycle",
+            None,
+            "all ranks wait for each other, a cycle: rank 0 on n01 in recv (train.py:15), rank 1",
+        ),
+    ),
+    "all receive from each other by MPI": (
+        hung(*(at(each, "<module> (train.py:10)", source="comm.recv(source=0)", **MPI) for each in range(3)), world=3),
+        ("wait-in-a-cycle", None, "all 3 ranks wait in recv (train.py:10), each for another: a cycle"),
+    ),
+    "one is elsewhere, and the others are in a collective of MPI": (
+        hung(
+            at(0, "<module> (train.py:14)", source="total = comm.allreduce(1)", **MPI),
+            at(1, "read_mesh (train.py:11)", mpi=True),
+            at(2, "<module> (train.py:14)", source="total = comm.allreduce(1)", **MPI),
+            world=3,
+        ),
+        (
+            "collective-missing",
+            1,
+            "rank 1 on n02 is in read_mesh (train.py:11), and never came to allreduce (train.py:14): ranks 0",
+        ),
+    ),
+    "one has ended, and others wait for it by MPI": (
+        hung(
+            *(at(each, "<module> (train.py:14)", source="comm.Barrier()", **MPI) for each in (0, 2)), world=3, left=[1]
+        ),
+        (
+            "left-early",
+            1,
+            "rank 1 on n02 has ended, and never came to Barrier (train.py:14): ranks 0 and 2 wait for it",
+        ),
+    ),
+    "one has raised, and waits in MPI_Finalize": (
+        hung(
+            *(at(each, "<module> (train.py:14)", source="comm.allreduce(1)", **MPI) for each in (0, 1)),
+            at(2, "running (python)", words=VALUE_ERROR, **MPI),
+            world=3,
+        ),
+        (
+            "raised",
+            2,
+            "rank 2 raised ValueError: negative pressure (train.py:12) and has not ended yet, and never c",
+        ),
+    ),
+    "one lives in a handler at its end": (
+        hung(at(1, "upload (train.py:21)", outermost=""), world=2, left=[0]),
+        (
+            "still-lives",
+            1,
+            "rank 1 on n02 is still in upload (train.py:21), at the end of its program: all others have ended",
+        ),
+    ),
+    "one lives after all others, and has caught an exception before": (
+        hung(
+            at(1, "upload (train.py:21)", outermost="", words=VALUE_ERROR.replace("<module>", "load")),
+            world=2,
+            left=[0],
+        ),
+        ("still-lives", 1, "rank 1 on n02 is still in upload (train.py:21), at the end of its program: all others ha"),
+    ),
+    "one lives after all others": (
+        hung(at(1, "plot (train.py:21)"), world=2, left=[0]),
+        ("still-lives", 1, "rank 1 on n02 is still in plot (train.py:21): all others have ended"),
+    ),
+    "one has raised, and lives after all others": (
+        hung(at(1, "join (train.py:21)", outermost="", words=VALUE_ERROR), world=2, left=[0]),
+        ("raised", 1, "rank 1 on n02 raised ValueError: negative pressure (train.py:12) and has not ended yet"),
+    ),
+}
+
+
+def test_stacks_alone_show_the_right_cause(subtests):
+    for case, (known, (name, culprit, text)) in BY_STACKS.items():
+        with subtests.test(case):
+            first = diagnose(known)[0]
+            assert (first.cause, first.rank, first.certainty) == (name, culprit, Certainty.SHOWN)
+            assert first.text.startswith(text)
+
+
+BUSY = {"cpu": 4.6}
+WOKEN = {"switches": 90}
+SHOWS_NOTHING = {
+    "all compute the same": hung(*(at(each, "step (train.py:11)", **BUSY) for each in range(2)), world=2),
+    "all sleep in turn at the same line": hung(
+        *(at(each, "step (train.py:11)", **WOKEN) for each in range(2)), world=2
+    ),
+    "all are in backward": hung(*(at(each, BACK) for each in range(2)), world=2),
+    "all train, one in backward, one in all_reduce": hung(
+        at(0, BACK, **BUSY), at(1, REDUCE, cpu=3.5, switches=70), world=2
+    ),
+    "all train, one in backward, one in its optimizer": hung(
+        at(0, BACK, **BUSY), at(1, "step (train.py:9)", **BUSY), world=2
+    ),
+    "all wait in the same collective": hung(*(at(each, REDUCE) for each in range(2)), world=2),
+    "all wait for the process group": hung(*(at(each, "setup_torch (train.py:3)") for each in range(2)), world=2),
+    "all stand still at different places": hung(at(0, "f (a.py:1)"), at(1, "g (a.py:2)"), world=2),
+    "a rank is not known": hung(at(0, "f (a.py:1)"), at(1, "f (a.py:1)"), world=3),
+    "a device may wait": hung(
+        *(at(each, "item (a.py:1)") for each in range(2)),
+        world=2,
+        ranks=[rank(each, entries(*EIGHT), "item (a.py:1)") for each in range(2)],
+    ),
+    "others receive from a rank that works": hung(
+        at(0, "f (a.py:1)", **BUSY),
+        *(at(each, "recv (a.py:9)", **WOKEN) for each in (1, 2, 3)),
+        world=4,
+    ),
+    "most ranks live, and one has ended": hung(
+        at(0, "f (a.py:1)", **BUSY), at(1, "f (a.py:2)", **BUSY), world=3, left=[2]
+    ),
+}
+
+
+def test_ranks_that_train_are_not_accused_by_their_stacks(subtests):
+    for case, known in SHOWS_NOTHING.items():
+        with subtests.test(case):
+            assert diagnose(known) == []
+
+
+def test_what_a_living_rank_has_written_and_its_line_are_seen():
+    where, source = "get (train.py:17)", "batches.get()"
+    known = lagging(where)
+    told = {"ranks": [{"rank": 2, "where": where, "source": source, "words": IN_THREAD, "frames": []}]}
+    known.launch = LaunchRecord.of({**known.launch.raw, "hang": {"summary": "…", **told}})
+    first = diagnose(known)[0]
+    assert (first.cause, first.rank) == ("collective-missing", 2)
+    assert "rank 2 on n02 is in get (train.py:17): batches.get()" in first.evidence
+    assert "a thread of rank 2 on n02 raised OSError: shard 6 is truncated" in first.evidence

@@ -200,6 +200,12 @@ class AskedRank(Record):
         pid: Its process.
         where: The innermost line of the user's, or what the kernel says.
         frames: Its Python stack, innermost first: function, file, line.
+        source: What stands in that line of the user's.
+        mpi: Whether its Python has loaded mpi4py.
+        cpu: Seconds of CPU that its Python had used; -1 where that is not known.
+        switches: How often its main thread had gone to sleep; -1 where that is not known.
+        child: The child that it waits for, and what the kernel says of it.
+        words: The last that it wrote on stderr, where that has a traceback.
     """
 
     rank: int = number_field()
@@ -207,6 +213,12 @@ class AskedRank(Record):
     pid: int | None = number_field(default=None)
     where: str = text_field(LONGEST, default="")
     frames: Sequence[Any] = json_field(list, default=())
+    source: str = text_field(LONGEST, default="")
+    mpi: bool = flag_field(default=False)
+    cpu: float = real_field(default=-1.0)
+    switches: int = number_field(default=-1)
+    child: str = text_field(LONGEST, default="")
+    words: str = text_field(LONGEST, default="")
 
 
 class AskedRanks(Record):
@@ -216,11 +228,13 @@ class AskedRanks(Record):
         summary: How many ranks are where, in words.
         at: When they were asked, in epoch seconds.
         ranks: Each of them.
+        left: The ranks that had ended with 0 before.
     """
 
     summary: str = text_field(LONGEST, default="")
     at: float | None = real_field(default=None)
     ranks: Sequence[AskedRank] = list_field(Part(AskedRank), default=())
+    left: Sequence[int] = list_field(Number(0, _MOST_RANKS), default=())
 
 
 class Hang(AskedRanks):

@@ -23,7 +23,7 @@ _SPOKEN = {"non-finite-loss", "same-batches"}
 
 def _rules() -> tuple[Rule, ...]:
     """Return every rule; of two causes of the same certainty, the one of the earlier rule comes first."""
-    from ezpz.why import ends, hang_rules, loss_rules, straggler_rules, waiting_rules
+    from ezpz.why import ends, hang_rules, loss_rules, stack_rules, straggler_rules, waiting_rules
     from ezpz.why.machine import MACHINE_RULES
 
     return (
@@ -34,7 +34,10 @@ def _rules() -> tuple[Rule, ...]:
         hang_rules.mismatch,
         hang_rules.missing,
         hang_rules.left_behind,
-        hang_rules.missing_by_stacks,
+        stack_rules.missing_by_stacks,
+        stack_rules.wait_for_each_other,
+        stack_rules.all_in_one_place,
+        stack_rules.lives_at_its_end,
         waiting_rules.waited,
         loss_rules.ended_by_loss,
         # Ends that others explain stand behind what explains them.

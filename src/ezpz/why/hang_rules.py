@@ -9,39 +9,36 @@ from __future__ import annotations
 import re
 
 from ezpz.fields import replace
-from ezpz.records.collectives_record import Entry
 from ezpz.why.cause import Cause, Certainty
+from ezpz.why.last_words import ending, without_rank_tags
+from ezpz.why.rank_places import CALLS, asked_ranks, call_of, is_at_end, line_of, places, spot
 from ezpz.why.waiting_words import called_in, waited_in_vain
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ezpz.records.collectives_record import Entry
+    from ezpz.records.launch_record import AskedRank
     from ezpz.why.known_facts import Facts
 
     _Kind = tuple[str, str]  # operation, and sizes of a collective
 
 __all__ = [
     "STEPS_ADVICE",
-    "by_places",
+    "culprit",
     "different_calls",
-    "is_a_wait",
+    "gone_ranks",
     "left_behind",
     "mismatch",
     "missing",
-    "missing_by_stacks",
     "of_torch",
     "other_model",
+    "raised_at_end",
     "refused_size",
+    "seen_of",
 ]
 
-# Functions of torch.distributed in which a rank waits for others (torch 2.13, distributed_c10d.py).
-_CALLS = {
-    *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_reduce_coalesced", "all_to_all"),
-    *("all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object"),
-    *("monitored_barrier", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "wait"),
-    *("scatter_object_list", "send", "synchronize", "destroy_process_group"),
-}
 # Operations whose tensors have the same sizes on every rank; of all others a root, or a split, may differ.
 _EQUAL = {"all_reduce", "allreduce", "broadcast", "_broadcast_oop", "barrier", "reduce"}
 _LOST = (
@@ -55,6 +52,8 @@ _DATA = {"DataLoader", "__getitem__", "__getitems__"}
 _AT_EXIT = (
     r"(?:__call__ \(weakref|_shutdown \(threading|_python_exit \((?:thread|process)|_exit_function \(util)\.py:\d+\)$"
 )
+_IN_THREAD = "Exception in thread "  # Python's, before a traceback that ends only that (threading.py)
+_SAID = 200  # characters of an exception
 _NAMED = 4  # ranks that a sentence names
 STEPS_ADVICE = (
     "let every rank make the same number of steps: drop_last=True, a sampler that pads, or `with model.join():` around "
@@ -80,21 +79,21 @@ def missing(facts: Facts) -> Iterator[Cause]:
     if not facts.launch.hang and not _is_long(facts, waiting):
         return
     what = f"{entry.op} #{seq}"
-    gone = _gone(facts)
+    gone = gone_ranks(facts)
     if gone & set(behind):  # who only has not answered in time may do so because the host is busy
         behind = {rank: last for rank, last in behind.items() if rank in gone}
     for rank in sorted(behind)[:_NAMED]:
-        yield _culprit(facts, rank, what, waiting, behind[rank])
+        yield culprit(facts, rank, what, waiting, behind[rank])
 
 
 def left_behind(facts: Facts) -> Iterator[Cause]:
     """A rank has left, and another one whose connection to it broke has raised that, but has not ended yet."""
     lost = [rank for rank, each in facts.ranks.items() if each.state and of_torch(each.raised)]
-    gone = sorted(_gone(facts))
+    gone = sorted(gone_ranks(facts))
     if not lost or not gone or _block(facts) is not None:
         return
     for rank in gone[:_NAMED]:
-        who, others = facts.who(rank), _named(facts, lost)
+        who, others = facts.who(rank), facts.named(lost)
         yield Cause(
             "left-early",
             f"{who} has ended, and {others} lost the connection to it",
@@ -104,43 +103,6 @@ def left_behind(facts: Facts) -> Iterator[Cause]:
             evidence=(f"{facts.who(lost[0])} raised {facts.ranks[lost[0]].raised.partition(chr(10))[0][:200]}",),
             advice=STEPS_ADVICE,
         )
-
-
-def missing_by_stacks(facts: Facts) -> Iterator[Cause]:
-    """The same of ranks that recorded no collectives: one is elsewhere while others are inside of one."""
-    places = _places(facts)
-    if not facts.launch.hang or any(each.entries for each in facts.ranks.values()) or len(places) < 2:
-        return
-    inside = {rank: place for rank, place in places.items() if _call(place) in _CALLS}
-    outside = [rank for rank in places if rank not in inside]
-    if inside and outside and len(outside) <= max(1, len(places) // 2):
-        yield from by_places(facts, outside, inside)
-    elif not outside:
-        yield from different_calls(facts, inside)
-
-
-def by_places(facts: Facts, outside: Sequence[int], inside: Mapping[int, str]) -> list[Cause]:
-    """Return the causes that name ranks which are elsewhere, while others are inside of a call, by their places."""
-    what = _call(inside[min(inside)])
-    waiting = {each: _by_stack(what, place) for each, place in inside.items()}
-    return [_culprit(facts, rank, what, waiting, None) for rank in sorted(outside)[:_NAMED]]
-
-
-def different_calls(facts: Facts, inside: Mapping[int, str]) -> list[Cause]:
-    """Return the cause that names ranks which wait in different calls, by their places; nothing where all are alike."""
-    if len({_call(place) for place in inside.values()}) < 2:
-        return []
-    return [_different(facts, {rank: _by_stack(_call(place), place) for rank, place in inside.items()})]
-
-
-def is_a_wait(place: str) -> bool:
-    """Tell whether ranks wait for each other in the call of a place, such as ``all_reduce (train.py:88)``."""
-    return _call(place) in _CALLS
-
-
-def _by_stack(op: str, place: str) -> Entry:
-    """Return the collective in which a rank is by its stack."""
-    return Entry(group="", seq=0, op=op, state="", created=0.0, line=_line_of(place))
 
 
 def mismatch(facts: Facts) -> Iterator[Cause]:
@@ -156,7 +118,7 @@ def mismatch(facts: Facts) -> Iterator[Cause]:
             found = by_seq[seq]
             if len(found) < 2 or len({_kind(entry) for entry in found.values()}) < 2:
                 continue
-            yield _different(facts, _with_lines(facts, found), seq, members)
+            yield different_calls(facts, _with_lines(facts, found), seq, members)
             return
 
 
@@ -189,7 +151,7 @@ def refused_size(facts: Facts) -> Iterator[Cause]:
         for rank, entries in sorted(_groups(facts).get(_default(facts), {}).items())
         if rank != victim and len(entries) > 1 and _breaks(entries)
     ]
-    line = _line_of(facts.ranks[odd[0][0]].at) if odd else ""
+    line = line_of(facts.ranks[odd[0][0]].at) if odd else ""
     if len(odd) == 1:
         rank, entry = odd[0]
         called = _called(replace(entry, line=line), sizes=True)
@@ -234,9 +196,7 @@ def other_model(facts: Facts) -> Iterator[Cause]:
             models.setdefault(0, f"{shape[2]} of other {shape[3]}")
         else:
             continue
-        frames = re.findall(r'  File "([^"\n]+)", line (\d+)', words.rpartition("Traceback")[2])
-        own = [f"{file.rpartition('/')[2]}:{line}" for file, line in frames if not re.search(_INSTALLED, file)]
-        lines[rank] = own[-1] if own else lines.get(rank) or _line_of(facts.rank(rank).at)
+        lines[rank] = _raised_at(words) or lines.get(rank) or line_of(facts.rank(rank).at)
     kinds: dict[str, list[int]] = {}
     for rank in sorted(models):
         kinds.setdefault(models[rank], []).append(rank)
@@ -246,10 +206,10 @@ def other_model(facts: Facts) -> Iterator[Cause]:
     line = next((f" ({lines[rank]})" for rank in (*ranks, *others) if lines.get(rank)), "")
     is_one = len(ranks) == 1 < len(others)
     text = (
-        f"{_named(facts, ranks)} {'has' if is_one else 'have'} another model than the rest{line}: {odd}, where "
-        f"{_named(facts, others)} have {usual}"
+        f"{facts.named(ranks)} {'has' if is_one else 'have'} another model than the rest{line}: {odd}, where "
+        f"{facts.named(others)} have {usual}"
         if len(ranks) < len(others)  # of equally many nobody knows which ones are right
-        else f"{_named(facts, [*ranks, *others])} have different models{line}: {odd}, and {usual}"
+        else f"{facts.named([*ranks, *others])} have different models{line}: {odd}, and {usual}"
     )
     yield Cause(
         "other-model",
@@ -258,7 +218,7 @@ def other_model(facts: Facts) -> Iterator[Cause]:
         rank=ranks[0] if is_one else None,
         host=facts.host(ranks[0]) if is_one else None,
         evidence=tuple(
-            f"{_named(facts, each)}: {what}" + "".join(f" ({lines[rank]})" for rank in each[:1] if lines.get(rank))
+            f"{facts.named(each)}: {what}" + "".join(f" ({lines[rank]})" for rank in each[:1] if lines.get(rank))
             for what, each in kinds.items()
         ),
         advice="build the same model on every rank: look for a condition on the rank, another configuration or another "
@@ -273,21 +233,21 @@ def _ran_ahead(facts: Facts, victim: int) -> Cause | None:
     """
     places = {rank: each.at for rank, each in facts.ranks.items() if each.at}
     places |= {each.rank: called_in(each.words) for each in facts.launch.failed if each.rank is not None}
-    places = {rank: place for rank, place in places.items() if is_a_wait(place) or _call(place) == "backward"}
+    places = {rank: place for rank, place in places.items() if call_of(place) in CALLS or call_of(place) == "backward"}
     kinds: dict[str, list[int]] = {}
     for rank in sorted(places):
         kinds.setdefault(places[rank], []).append(rank)
     if len(kinds) != 2 or victim not in places:
         return None
     (odd, ranks), (usual, others) = sorted(kinds.items(), key=lambda each: len(each[1]))
-    what = f"called {odd} where {_named(facts, others)} {'was' if len(others) == 1 else 'were'} in {usual}"
-    file, _, line = _line_of(odd).partition(":")
-    there, _, before = _line_of(usual).partition(":")
+    what = f"called {odd} where {facts.named(others)} {'was' if len(others) == 1 else 'were'} in {usual}"
+    file, _, line = line_of(odd).partition(":")
+    there, _, before = line_of(usual).partition(":")
     left = file == there and int(line or 0) > int(before or 0)
     sole = len(ranks) == 1 < len(others)
     return Cause(
         "other-collective",
-        f"{_named(facts, ranks)} {what}" + ": it left its loop earlier, or skipped a call" * (left and sole),
+        f"{facts.named(ranks)} {what}" + ": it left its loop earlier, or skipped a call" * (left and sole),
         Certainty.SEEN,
         rank=ranks[0] if sole else None,
         host=facts.host(ranks[0]) if sole else None,
@@ -296,11 +256,18 @@ def _ran_ahead(facts: Facts, victim: int) -> Cause | None:
     )
 
 
+def _raised_at(words: str) -> str:
+    """Return the innermost line of the user's in the last traceback, as ``train.py:31``; empty without one."""
+    frames = re.findall(r'  File "([^"\n]+)", line (\d+)', words.rpartition("Traceback")[2])
+    own = [f"{file.rpartition('/')[2]}:{line}" for file, line in frames if not re.search(_INSTALLED, file)]
+    return own[-1] if own else ""
+
+
 def _aborted(facts: Facts, rank: int, words: str) -> Cause:
     """Return what is known of a rank that ended inside a collective, where no rank's own record says more."""
     place = called_in(words)
-    call = _call(place) or re.findall(_INSIDE, words)[0]
-    line = _line_of(place)
+    call = call_of(place) or re.findall(_INSIDE, words)[0]
+    line = line_of(place)
     where = f" ({line})" if line else ""
     return Cause(
         "aborted-in-collective",
@@ -341,34 +308,6 @@ def _asks(facts: Facts) -> bool:
     return _hangs(facts) or facts.cause.code == 0 or of_torch(facts.cause.words)
 
 
-def _places(facts: Facts) -> dict[int, str]:
-    """Return where each rank was, as ``all_reduce (train.py:88)``: by its stack, else the kernel's word."""
-    asked = facts.launch.hang or facts.asked
-    places = {each.rank: each.where for each in (asked.ranks if asked else ())}
-    reported = {rank: each.at for rank, each in facts.ranks.items() if each.at}
-    return {
-        **reported,
-        **{rank: place for rank, place in places.items() if place.endswith(")") or rank not in reported},
-    }
-
-
-def _call(place: str) -> str:
-    return place.partition(" (")[0]
-
-
-def _spot(place: str) -> str:
-    """Return a place as the end of a sentence: ``in load (data.py:31)``, ``at train.py:12``, or the kernel's words."""
-    line = _line_of(place)
-    if not line:
-        return place
-    return f"at {line}" if place.startswith("<") else f"in {place}"
-
-
-def _line_of(place: str) -> str:
-    match = re.search(r"\(([^()]+:\d+)\)$", place)
-    return match[1] if match else ""
-
-
 def _groups(facts: Facts) -> dict[str, dict[int, list[Entry]]]:
     """Return the collectives of each group and rank, by sequence; those between two ranks are none."""
     groups: dict[str, dict[int, list[Entry]]] = {}
@@ -392,7 +331,7 @@ def _block(facts: Facts) -> tuple[int, dict[int, Entry | None], dict[int, Entry]
     def failed(rank: int) -> bool:
         """Tell whether a rank has ended inside of its last collective, which torch then calls completed as well."""
         each = facts.ranks[rank]
-        return not each.state and _call(each.at) in _CALLS
+        return not each.state and call_of(each.at) in CALLS
 
     first: tuple[float, str, int, dict[int, Entry | None], dict[int, Entry]] | None = None
     for group, members in _groups(facts).items():
@@ -424,22 +363,21 @@ def _block(facts: Facts) -> tuple[int, dict[int, Entry | None], dict[int, Entry]
 def _known(facts: Facts, rank: int) -> bool:
     """Tell whether something is known of a rank that has recorded nothing: it lives elsewhere, or has left."""
     each = facts.rank(rank)
-    place = _places(facts).get(rank, "")
-    if each.silent and _call(place) in _CALLS:  # it waits as the others do, and was only slow to answer
+    place = places(facts).get(rank, "")
+    if each.silent and call_of(place) in CALLS:  # it waits as the others do, and was only slow to answer
         return False
-    return bool(each.silent or each.state or place or rank in _gone(facts))
+    return bool(each.silent or each.state or place or rank in gone_ranks(facts))
 
 
-def _gone(facts: Facts) -> set[int]:
+def gone_ranks(facts: Facts) -> set[int]:
     """Return the ranks that had ended before a hang was looked at, without a failure."""
-    if not facts.launch.hang or not any(each.state for each in facts.ranks.values()):
+    if not facts.launch.hang:
         return set()
     failed = {each.rank for each in facts.launch.failed if each.code != 0}
-    return {
-        rank
-        for rank, each in facts.ranks.items()
-        if rank not in failed and not (each.state or each.silent or each.answered)
-    }
+    gone = {*facts.launch.hang.left}
+    if any(each.state for each in facts.ranks.values()):
+        gone |= {rank for rank, each in facts.ranks.items() if not (each.state or each.silent or each.answered)}
+    return gone - failed
 
 
 def _default(facts: Facts) -> str:
@@ -457,25 +395,23 @@ def _of_all(facts: Facts) -> set[str]:
 def _waits_elsewhere(facts: Facts, rank: int, group: str) -> bool:
     """Tell whether a rank that has not come waits for others itself, in another group."""
     entries = [entry for entry in facts.rank(rank).entries if entry.group != group]
-    return bool(entries) and entries[-1].state != "completed" and _call(_places(facts).get(rank, "")) in _CALLS
+    return bool(entries) and entries[-1].state != "completed" and call_of(places(facts).get(rank, "")) in CALLS
 
 
 # The sentences
 
 
-def _culprit(facts: Facts, rank: int, what: str, waiting: Mapping[int, Entry], last: Entry | None) -> Cause:
+def culprit(facts: Facts, rank: int, what: str, waiting: Mapping[int, Entry], last: Entry | None) -> Cause:
     """Return the cause that names a rank for which others wait in a collective."""
-    place = _places(facts).get(rank, "")
+    place = places(facts).get(rank, "")
     kind, does, advice = _doing(facts, rank, place)
-    who, others = facts.who(rank), _named(facts, list(waiting))
+    who, others = facts.who(rank), facts.named(list(waiting))
     line = next((entry.line for entry in _with_lines(facts, waiting).values() if entry.line), "")
     wait = f"{others} wait{'s' * (len(waiting) == 1)} for it in {what}" + (f" ({line})" if line else "")
     evidence = [wait]
     if last is not None:
         evidence.append(f"the last collective of {who} is {last.op} #{last.seq} ({last.state})")
-    if place:
-        evidence.append(f"{who} is {_spot(place)}")
-    evidence += _samples(facts, rank)
+    evidence += seen_of(facts, rank)
     step = facts.rank(rank).step
     return Cause(
         kind,
@@ -493,10 +429,14 @@ def _doing(facts: Facts, rank: int, place: str) -> tuple[str, str, str]:
     """Return the kind of cause, what the rank does instead, and what to try."""
     each, cause = facts.rank(rank), facts.cause
     left = cause.rank == rank and cause.code == 0
-    line = _line_of(place)
+    line = line_of(place)
     where = f" ({line})" if line else ""
-    at_exit = re.match(_AT_EXIT, place)
-    if left or each.ended or rank in _gone(facts) or at_exit:
+    asked = asked_ranks(facts).get(rank)
+    at_exit = bool(re.match(_AT_EXIT, place) or (asked and is_at_end(asked)))
+    raised = each.raised.partition("\n")[0] or (raised_at_end(asked) if asked else "")
+    if raised and at_exit and not each.ended:
+        return _raised(raised, line)
+    if left or each.ended or rank in gone_ranks(facts) or at_exit:
         does = "has come to the end of its program" if (each.state or at_exit) and not left else "has ended"
         return "left-early", does, STEPS_ADVICE
     if each.state == "t" or place.startswith("stopped by"):
@@ -505,7 +445,27 @@ def _doing(facts: Facts, rank: int, place: str) -> tuple[str, str, str]:
         return "stopped", "is stopped by a signal", "look who sent SIGSTOP; `kill -CONT` lets it go on"
     if each.state == "D" or place.startswith("in uninterruptible"):
         return _in_the_kernel(each.where, where)
-    return _by_code(place, silent=each.silent, raised=each.raised.partition("\n")[0])
+    child = asked.child if asked else ""
+    return _raised(raised, line) if raised else _by_code(place, silent=each.silent, child=child)
+
+
+def raised_at_end(asked: AskedRank) -> str:
+    """Return the exception of which a rank ends that still lives; empty where it goes on, or wrote none."""
+    is_ending = is_at_end(asked) or not (asked.frames or line_of(asked.where))
+    _, _, traceback = without_rank_tags(asked.words).rpartition("Traceback (most recent call last):\n")
+    # One that was caught and printed mostly begins further inside.
+    is_whole = traceback.partition("\n")[0].endswith((", in <module>", ", in _run_module_as_main"))
+    if not (is_ending and is_whole) or asked.where.startswith("stopped"):
+        return ""
+    raised = ending(asked.words).partition("\n")[0][:_SAID]
+    line = _raised_at(asked.words)
+    return f"{raised} ({line})" if raised and line else raised
+
+
+def _raised(raised: str, line: str) -> tuple[str, str, str]:
+    """Return the same of a rank that has raised an exception and has not ended."""
+    where = f" ({line})" if line and not line_of(raised) else ""
+    return "raised", f"raised {raised}{where} and has not ended yet", "its traceback is in its output"
 
 
 def _in_the_kernel(where: str, line: str) -> tuple[str, str, str]:
@@ -519,24 +479,36 @@ def _in_the_kernel(where: str, line: str) -> tuple[str, str, str]:
     return "waits-for-files", f"waits in the kernel{waits} for {file}{line}", advice
 
 
-def _by_code(place: str, *, silent: bool, raised: str) -> tuple[str, str, str]:
+def _by_code(place: str, *, silent: bool, child: str) -> tuple[str, str, str]:
     """Return the same of a rank that runs, or waits for something of its own."""
-    line = _line_of(place)
-    call = _call(place)
-    if raised:
-        where = f" ({line})" if line else ""
-        return "raised", f"raised {raised}{where} and has not ended yet", "its traceback is in its output"
+    line = line_of(place)
+    call = call_of(place)
     if call.startswith("import"):
         return "importing", f"is in {place}", "a shared file system may be slow: copy the environment to the host"
     if call in _DATA:
         return "waits-for-data", f"waits for data in {place}", "look at what its data set reads: one shard may be slow"
+    if child:
+        return "waits-for-child", f"waits for its child {child} {spot(place)}", "look why that process does not end"
     if silent:
         held = f" in {place}" if line else ""
         advice = "the C code called there keeps Python's lock: it must release it, or return"
         return "holds-python", f"answers nothing: C code holds Python's lock{held}", advice
     if line:
-        return "collective-missing", f"is {_spot(place)}", ""
+        return "collective-missing", f"is {spot(place)}", ""
     return "collective-missing", "is elsewhere", ""
+
+
+def seen_of(facts: Facts, rank: int) -> list[str]:
+    """Return what was seen of a rank that lives: where it is, what it wrote, and whether it moves."""
+    place, asked = places(facts).get(rank, ""), asked_ranks(facts).get(rank)
+    who = facts.who(rank)
+    seen = [f"{who} is {spot(place)}" + (f": {asked.source}" if asked and asked.source else "")] if place else []
+    words = asked.words if asked else ""
+    raised = ending(words).partition("\n")[0][:_SAID] if words else ""
+    if raised:
+        is_thread = _IN_THREAD in words
+        seen.append(f"{f'a thread of {who} raised' if is_thread else f'{who} has written a traceback:'} {raised}")
+    return seen + _samples(facts, rank)
 
 
 def _samples(facts: Facts, rank: int) -> list[str]:
@@ -563,15 +535,15 @@ def _with_lines(facts: Facts, found: Mapping[int, Entry]) -> dict[int, Entry]:
 
     The recorder keeps lines only for NCCL. A rank that is still inside of one tells its line by its stack.
     """
-    places = _places(facts)
+    where = places(facts)
     lined = {}
     for rank, entry in found.items():
         is_inside = not entry.line and entry.state != "completed"
-        lined[rank] = replace(entry, line=_line_of(places.get(rank, ""))) if is_inside else entry
+        lined[rank] = replace(entry, line=line_of(where.get(rank, ""))) if is_inside else entry
     return lined
 
 
-def _different(
+def different_calls(
     facts: Facts,
     found: Mapping[int, Entry],
     seq: int | None = None,
@@ -598,13 +570,13 @@ def _different(
     is_known = weight(odd) < weight(ordered[-1][0])
     same_op = odd[0] == ordered[-1][0][0]
     number = f" as collective #{seq}" if seq is not None else ""
-    says = [f"{_named(facts, each)} called {_called(found[each[0]], sizes=same_op)}" for _, each in ordered]
+    says = [f"{facts.named(each)} called {_called(found[each[0]], sizes=same_op)}" for _, each in ordered]
     if is_known:
         rest = "with other sizes than the rest" if same_op else "where the others called another collective"
         text = f"{says[0]}{number}, {rest}: {says[-1]}"
     else:
         rest = "the same collective with different sizes" if same_op else "different collectives"
-        text = f"{_named(facts, sorted(found))} called {rest}{number.replace('collective ', '')}: {', '.join(says)}"
+        text = f"{facts.named(sorted(found))} called {rest}{number.replace('collective ', '')}: {', '.join(says)}"
     sole = len(ranks) == 1 and is_known
     return Cause(
         "other-sizes" if same_op else "other-collective",
@@ -612,7 +584,7 @@ def _different(
         Certainty.SHOWN,
         rank=ranks[0] if sole else None,
         host=facts.host(ranks[0]) if sole else None,
-        evidence=tuple(f"{_named(facts, each)}: {_called(found[each[0]], sizes=True)}" for _, each in ordered),
+        evidence=tuple(f"{facts.named(each)}: {_called(found[each[0]], sizes=True)}" for _, each in ordered),
         advice=(
             "give the tensors the same shape on every rank"
             if same_op
@@ -642,7 +614,3 @@ def _next_of(past: Sequence[_Kind]) -> _Kind | None:
 def _called(entry: Entry, *, sizes: bool) -> str:
     of = f" of {entry.sizes}" if sizes and entry.sizes else ""
     return f"{entry.op}{of}" + (f" ({entry.line})" if entry.line else "")
-
-
-def _named(facts: Facts, ranks: Sequence[int]) -> str:
-    return facts.named(ranks)

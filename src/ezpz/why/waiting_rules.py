@@ -6,9 +6,10 @@ stands in its words, or shows from where the ranks were that still lived. Where 
 
 from __future__ import annotations
 
-from ezpz.why import hang_rules
+from ezpz.why import hang_rules, stack_rules
 from ezpz.why.cause import Cause, Certainty
 from ezpz.why.last_words import raised_in
+from ezpz.why.rank_places import CALLS, call_of
 from ezpz.why.waiting_words import called_in, lost_a_peer, wait_in, waited_in_vain, watchdog_in
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -105,13 +106,9 @@ class _Waits:
         )
 
 
-def _call(place: str) -> str:
-    return place.partition(" (")[0]
-
-
 def _may_be_meeting(place: str) -> bool:
     """Tell whether a rank was where all meet first, as far as that is known."""
-    return not place or _call(place) in _MEETING
+    return not place or call_of(place) in _MEETING
 
 
 # What the words themselves tell
@@ -234,27 +231,27 @@ def _elsewhere(waits: _Waits) -> Sequence[Cause]:
     facts = waits.facts
     if not waits.waiters[waits.first]:
         return ()
-    calls = {"backward", *map(_call, waits.waiters.values())}  # DistributedDataParallel waits in a backward
+    calls = {"backward", *map(call_of, waits.waiters.values())}  # DistributedDataParallel waits in a backward
     outside = [
         rank
         for rank, place in waits.living.items()
-        if (place and _call(place) not in calls and not hang_rules.is_a_wait(place))
+        if (place and call_of(place) not in calls and call_of(place) not in CALLS)
         or facts.rank(rank).state in {"T", "t", "D"}
     ]
     outside = [rank for rank in outside if rank in waits.wait.ranks] or outside
     inside = {rank: place for rank, place in waits.waiters.items() if place}
     if outside and len(outside) <= max(1, facts.world_size // 2):
-        return hang_rules.by_places(facts, outside, inside)
+        return stack_rules.elsewhere(facts, outside, inside)
     inside |= {rank: place for rank, place in waits.living.items() if place}
     if not outside and len(inside) == facts.world_size:
-        return hang_rules.different_calls(facts, inside)
+        return stack_rules.in_different_calls(facts, inside)
     return ()
 
 
 def _other_number(waits: _Waits) -> Sequence[Cause]:
     """A rank was itself in the call in which all meet first, and others waited for it there: it came as another one."""
     places = {**waits.living, **waits.waiters}
-    meeting = {rank for rank, place in places.items() if _call(place) in _MEETING}
+    meeting = {rank for rank, place in places.items() if call_of(place) in _MEETING}
     both = [rank for rank in waits.wait.ranks if rank in meeting and rank != waits.first in meeting]
     if not both:
         return ()

@@ -34,14 +34,18 @@ if TYPE_CHECKING:
 __all__ = [
     "PY_SPY_SECONDS",
     "Frame",
+    "awaited_child",
     "awaited_file",
     "find_py_spy",
     "kernel_state",
+    "maps_mpi4py",
     "maps_torch",
     "parse_dump",
     "py_spy",
     "pythons",
+    "source_line",
     "stage_of",
+    "switches",
 ]
 
 PY_SPY_SECONDS = 5.0
@@ -258,11 +262,89 @@ def _is_python(pid: int) -> bool:
 
 
 def maps_torch(pid: int) -> bool:
+    return _maps(pid, b"/libtorch_cpu.", b"/libtorch_python.")
+
+
+def maps_mpi4py(pid: int) -> bool:
+    return _maps(pid, b"/mpi4py/MPI.")
+
+
+def _maps(pid: int, *names: bytes) -> bool:
     try:
         with open(f"/proc/{pid}/maps", "rb") as maps:
-            return any(b"/libtorch_cpu." in line or b"/libtorch_python." in line for line in maps)
+            return any(name in line for line in maps for name in names)
     except OSError:
         return False
+
+
+# wait4(pid, …) and waitid(type, id, …), where type 1 is that of a pid (syscalls(2); the kernel's tables of numbers).
+_WAITS = {"x86_64": (61, 247), "aarch64": (260, 95)}
+_OF_PID = 1
+_ANY = 1 << 31  # a pid below 0, as the unsigned number that the kernel shows, means any child
+
+
+def awaited_child(pid: int, *, by_reading: bool) -> str:
+    """Return the child that a process waits for, as ``sleep 600 (pid 4711: sleeping in hrtimer_nanosleep (sleep))``.
+
+    Args:
+        pid: The process.
+        by_reading: Whether it is known to wait by reading what its child writes, as `subprocess` does.
+
+    Returns:
+        Empty where it waits for none, or nothing tells for which one.
+    """
+    from ezpz.redact import redact_argv
+
+    words = proc.read(pid, "syscall").split()
+    wait4, waitid = _WAITS.get(os.uname().machine, (-1, -1))
+    number = int(words[0]) if len(words) > 2 and words[0].isdigit() else -2
+    child = 0
+    if number == wait4:
+        child = int(words[1], 16)
+    elif number == waitid and int(words[1], 16) == _OF_PID:
+        child = int(words[2], 16)
+    elif not by_reading and number != waitid:
+        return ""
+    if not 0 < child < _ANY:
+        alive = [each for each in proc.children(pid) or () if not _is_dead(each)]
+        child = alive[0] if len(alive) == 1 else 0
+    if not child:
+        return ""
+    argv = proc.read(child, "cmdline").decode("utf-8", "replace").split("\0")
+    line = " ".join(redact_argv([word for word in argv if word])) or proc.name(child)
+    return f"{line[:_LONGEST]} (pid {child}: {kernel_state(child)})"
+
+
+def _is_dead(pid: int) -> bool:
+    found = proc.stat(pid)
+    return found is None or found.is_dead
+
+
+def switches(pid: int) -> int:
+    """Return how often the main thread of a process has gone to sleep; -1 where that is not known.
+
+    Source: proc(5), ``voluntary_ctxt_switches`` of ``status``. It does not grow while a thread waits in one call.
+    """
+    found = re.search(rb"(?m)^voluntary_ctxt_switches:\s*(\d+)$", proc.read(pid, f"task/{pid}/status"))
+    return int(found[1]) if found else -1
+
+
+def source_line(file: str, line: int) -> str:
+    """Return a line of a program without the blanks around it, at most 200 characters; empty where it is not there."""
+    from ezpz.files import open_regular
+
+    if file.startswith(("/dev/", "/proc/")):  # descriptors of the process that reads
+        return ""
+    try:
+        with open(file, "rb", opener=open_regular) as source:
+            lines = source.read(_SOURCE_BYTES).splitlines()
+    except (OSError, ValueError):
+        return ""
+    return lines[line - 1].decode("utf-8", "replace").strip()[:_SOURCE_LINE] if 0 < line <= len(lines) else ""
+
+
+_SOURCE_BYTES = 1 << 20
+_SOURCE_LINE = 200
 
 
 def tree(pid: int, oldest: float = _TREE_SECONDS) -> Iterator[int]:

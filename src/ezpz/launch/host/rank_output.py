@@ -24,6 +24,7 @@ _SHORT = 4096  # bytes of a line that is passed on where it lies
 _HOLD = 5.0  # seconds that a traceback waits for its rank to end
 _MOST_HELD = 256 << 10  # bytes
 _TAIL, _TAIL_LINES = 8 << 10, 20  # the last words of a rank without a traceback
+_WHILE_IT_LIVES = 4 << 10  # bytes of a traceback that are told of a rank that lives
 _LARGEST_DUMP = 1 << 20  # bytes; faulthandler ends at 100 threads of 100 frames, a program that imitates it may not
 
 _COLOUR = rb"\x1b\[[0-9;:]*m"
@@ -81,7 +82,8 @@ class RankOutput:
         self._ready: list[tuple[int, bytes]] = []
         self._held, self._held_since = bytearray(), 0.0
         self._over = False
-        self._tail = self._outlived = b""  # what was shown last, behind the traceback that the rank has outlived
+        # What was shown last, behind the traceback that the rank has outlived and the line before that.
+        self._tail = self._outlived = self._line_before = b""
         self._dump: bytearray | None = None
         self._in_dump = False
         self._blank = b""  # empty lines after a stack: whose they are, the next line tells
@@ -184,6 +186,21 @@ class RankOutput:
         self._close_log()
         return self.take(now)
 
+    def last_traceback(self) -> str:
+        """Return the last traceback of a rank that lives, from the line before it on; empty where it wrote none lately.
+
+        Of a longer one than 4 KiB the middle is left out.
+        """
+        outlived = self._line_before + self._outlived if len(self._tail) < _TAIL else b""
+        text = outlived + self._tail + bytes(self._held)
+        start = text.rfind(_TRACEBACK)
+        if start < 0:
+            return ""
+        found = text[text.rfind(b"\n", 0, max(0, text.rfind(b"\n", 0, start))) + 1 :]
+        if len(found) > _WHILE_IT_LIVES:
+            found = found[:1024] + b"\n  ...\n" + found[1031 - _WHILE_IT_LIVES :]
+        return found.decode(errors="replace")
+
     def expect_dump(self) -> None:
         """From now on keep Python stacks on stderr from the screen: somebody asked this rank for them."""
         self._dump, self._in_dump = bytearray(), False
@@ -231,6 +248,7 @@ class RankOutput:
 
     def _expire(self, now: float) -> None:
         if now >= self._held_since + _HOLD:
+            self._line_before = b"".join(self._tail.splitlines(keepends=True)[-1:])
             self._outlived = bytes(self._held)
             self._release()
             self._tail = b""

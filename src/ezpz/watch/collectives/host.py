@@ -16,18 +16,22 @@ from ezpz import proc
 from ezpz.fields import replace
 from ezpz.launch.host import process_stacks, rank_start
 from ezpz.launch.host.process_stacks import Frame
+from ezpz.launch.stack_groups import locate
 from ezpz.launch.watchers import HostHandle, HostSide
 from ezpz.watch.collectives import messages
 from ezpz.watch.collectives.last_collectives import CollectivesQuery, collected
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ezpz.launch.agent_messages import Message
     from ezpz.launch.host.rank_process import RankProcess
 
 _DUMP = 1.5  # seconds for a rank to write its stacks after the signal
 _SOON = 0.4  # the same, and for py-spy, where a launch that fails waits for it
 _RECENTLY = 10.0  # seconds since a file was written to, of a rank that may be saving
+_READ = 0.3  # seconds for the lines of the program that ranks are in, whose file system may hang
 _ANSWER = 0.02  # seconds between two looks for answers of ranks
 
 
@@ -40,6 +44,8 @@ class StacksOfHost(HostSide):
         self._stacks: dict[int, messages.RankStack] = {}
         self._by: dict[int, str] = {}
         self._threads: CollectivesQuery | None = None  # ranks whose own threads are asked
+        self._seen: dict[int, _Seen] = {}
+        self._left: list[int] = []  # ranks that had ended with 0 when stacks were asked for
         self._asked = 0
         self._end = 0.0  # when no more of them are waited for
         self._question: CollectivesQuery | None = None  # for the last collectives
@@ -108,6 +114,8 @@ class StacksOfHost(HostSide):
         self._asked, self._stacks, self._dumping, self._by = order.id, {}, [], {}
         asked = [rank for rank in self.handle.ranks.values() if not order.only or rank.rank in order.only]
         asks = {rank.rank: self._how(rank) for rank in asked if rank.alive and rank.pid}
+        self._left = [rank.rank for rank in self._of_plan() if rank.code == 0]
+        self._seen = {number: _Seen(self.handle.ranks[number], pid) for number, (pid, _) in asks.items()}
         pids = [pid for rank, (pid, _) in asks.items() if pid and rank not in told]
         spied = _spy(pids, _SOON) if order.only else _spy(pids)
         self._end = time.monotonic() + (_SOON if order.only else _DUMP)
@@ -118,7 +126,7 @@ class StacksOfHost(HostSide):
             asks_by = signal_number or (int(signal.SIGABRT) if may_end else 0)
             if frames:
                 self._by[number] = "its own thread" if number in told else "py-spy"
-                self._note(rank, frames, "")
+                self._note(rank, frames)
             # Python takes its handler away when it ends, and a new program has none.
             elif rank.output and asks_by and pid and proc.catches(pid, asks_by):
                 rank.output.expect_dump()
@@ -129,7 +137,7 @@ class StacksOfHost(HostSide):
                 if not signal_number:
                     rank.by_us = True
             else:
-                self._note(rank, [], process_stacks.kernel_state(pid or rank.pid))
+                self._note(rank, [])
         self._await_dumps()
 
     def _await_dumps(self) -> None:
@@ -152,22 +160,85 @@ class StacksOfHost(HostSide):
         # The first one may only wait for the program, as `accelerate launch` does.
         return next((pid for pid in pythons if process_stacks.maps_torch(pid)), pythons[0]), 0
 
-    def _note(self, rank: RankProcess, frames: list[Frame], where: str) -> None:
-        rows = [(frame.function, frame.file, frame.line) for frame in frames]
-        self._stacks[rank.rank] = messages.RankStack(rank=rank.rank, pid=rank.pid, frames=rows, where=where)
+    def _note(self, rank: RankProcess, frames: list[Frame]) -> None:
+        self._stacks[rank.rank] = self._seen[rank.rank].told(rank, frames)
 
     def _stacks_taken(self) -> None:
         for rank in self._dumping:
-            frames = process_stacks.parse_dump(rank.output.dump()) if rank.output else []
-            self._note(rank, frames, "" if frames else process_stacks.kernel_state(rank.pid))
+            self._note(rank, process_stacks.parse_dump(rank.output.dump()) if rank.output else [])
+        sources = _sources({number: each.place for number, each in self._seen.items() if each.place})
+        ranks = [replace(each, source=sources.get(each.rank, "")) for each in self._stacks.values()]
         dumps: list[str] = []
         if self.handle.settings.recorder:
             dumps = rank_start.ask(self.handle.settings.recorder, list(self._stacks))
-        host = os.uname().nodename
-        ranks = [replace(each, by=self._by.get(number, "the kernel")) for number, each in self._stacks.items()]
-        spy = bool(process_stacks.find_py_spy())
-        self.handle.report(messages.StacksTaken(id=self._asked, host=host, ranks=ranks, dumps=dumps, py_spy=spy))
+        ranks = [replace(each, by=self._by.get(each.rank, "the kernel")) for each in ranks]
+        taken = messages.StacksTaken(
+            id=self._asked,
+            host=os.uname().nodename,
+            ranks=ranks,
+            dumps=dumps,
+            left=self._left,
+            py_spy=bool(process_stacks.find_py_spy()),
+        )
+        self.handle.report(taken)
         self._stay()
+
+
+class _Seen:
+    """What is known of a rank from outside, before a signal may end it.
+
+    Attributes:
+        place: File and number of the user's line that it is in; None as long as that is not known.
+    """
+
+    def __init__(self, rank: RankProcess, pid: int) -> None:
+        self.place: tuple[str, int] | None = None
+        self._pid = pid or rank.pid
+        known = proc.stat(self._pid)
+        self._cpu = known.cpu if known and pid else -1.0
+        self._switches = process_stacks.switches(pid) if pid else -1
+        self._kernel = process_stacks.kernel_state(self._pid)
+        self._child = process_stacks.awaited_child(self._pid, by_reading=False)
+        self._if_reading = self._child or process_stacks.awaited_child(self._pid, by_reading=True)
+        self._mpi = bool(pid) and process_stacks.maps_mpi4py(pid)
+        self._folder = proc.link(self._pid, "cwd")
+        self._words = rank.output.last_traceback() if rank.output else ""
+
+    def told(self, rank: RankProcess, frames: list[Frame]) -> messages.RankStack:
+        """Return it as it is reported, with the frames of the main thread."""
+        by_reading = any(frame.file.endswith("/subprocess.py") for frame in frames)
+        if frames:
+            place = locate(frames)
+            is_known = place.line > 0 and not place.file.startswith("<")
+            self.place = (os.path.join(self._folder, place.file), place.line) if is_known else None
+        return messages.RankStack(
+            rank=rank.rank,
+            pid=rank.pid,
+            frames=[(frame.function, frame.file, frame.line) for frame in frames],
+            where="" if frames else self._kernel,
+            mpi=self._mpi,
+            cpu=self._cpu,
+            switches=self._switches,
+            child=self._if_reading if by_reading else self._child,
+            words=self._words,
+        )
+
+
+def _sources(places: Mapping[int, tuple[str, int]]) -> dict[int, str]:
+    """Return the line that each place names; none where the file system does not answer in time."""
+    import threading
+
+    found: dict[tuple[str, int], str] = {}
+
+    def look() -> None:
+        for place in set(places.values()):
+            found[place] = process_stacks.source_line(*place)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(_READ)
+    known = dict(found)
+    return {number: known.get(place, "") for number, place in places.items()}
 
 
 def _saves(pid: int) -> bool:

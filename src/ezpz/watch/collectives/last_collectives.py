@@ -330,8 +330,6 @@ def _frames(value: Any) -> list[tuple[str, str, int]]:
 
 # What the kernel says of the process.
 
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-
 
 def _process(rank: RankProcess) -> tuple[str, str, float]:
     """Return the state of a rank that lives (a letter of proc(5)), what it waits for, and the CPU seconds it used."""
@@ -341,15 +339,15 @@ def _process(rank: RankProcess) -> tuple[str, str, float]:
 
     found = process_stacks.pythons(rank.pid)
     pid = next((each for each in found if process_stacks.maps_torch(each)), found[0] if found else rank.pid)
-    fields = proc.read(pid, "stat").decode("utf-8", "replace").rpartition(")")[2].split()
-    if len(fields) < 13:
+    fields = proc.stat(pid)
+    if fields is None:
         return "", "", 0.0
     waits = proc.read(pid, "wchan").decode("utf-8", "replace").strip()
     waits = "" if waits == "0" else waits
-    awaited = process_stacks.awaited_file(pid) if fields[0] == "D" else ""
+    awaited = process_stacks.awaited_file(pid) if fields.state == "D" else ""
     if awaited:
         waits += f", for {awaited}"
-    return fields[0], waits, (int(fields[11]) + int(fields[12])) / _TICKS
+    return fields.state, waits, fields.cpu
 
 
 def _state(folder: str, rank: int) -> tuple[int, int]:

@@ -26,6 +26,7 @@ _ANSWERS = 12.0  # seconds for all hosts to report what their ranks are doing
 _TOLD = 0.6  # seconds for ranks to tell their last collectives, before a failing launch stops them
 _PLACES = 1.0  # the same, where ranks are asked as well where they are
 _MOST, _MOST_OF_HOST = 64, 8  # ranks that are asked that
+_WITH_WORDS = 256  # ranks of which what they wrote is kept
 _APART = 2.0  # seconds between two samples of where ranks are: who is slow moves, who is stuck does not
 
 
@@ -45,11 +46,12 @@ class Inquiry:
         self._number = 0
         self._ranks: list[dict[str, Any]] = []
         self._without_py_spy: set[str] = set()
+        self._left: list[int] = []
 
     def begin(self, *, fatal: bool, only: Sequence[int] = ()) -> TakeStacks:
         """Return the order that asks anew, all ranks or some; answers to earlier ones count no more."""
         self._number += 1
-        self._ranks, self.dumps, self._without_py_spy = [], [], set()
+        self._ranks, self._left, self.dumps, self._without_py_spy = [], [], [], set()
         return TakeStacks(fatal=fatal, id=self._number, only=list(only))
 
     def answered(self, index: int, host: str, answer: StacksTaken) -> bool:
@@ -57,10 +59,11 @@ class Inquiry:
         if answer.id != self._number:
             return False
         for rank in answer.ranks:
-            frames = [list(frame) for frame in rank.frames]
-            self._ranks.append(
-                {"rank": rank.rank, "pid": rank.pid, "frames": frames, "where": rank.where, "host": host, "by": rank.by}
-            )
+            known = {name: value for name, value in to_fields(rank).items() if value != rank.DEFAULTS.get(name)}
+            if len(self._ranks) >= _WITH_WORDS:
+                known.pop("words", None)
+            self._ranks.append({**known, "host": host})
+        self._left += answer.left
         if not answer.py_spy:
             self._without_py_spy.add(host)
         self.dumps += answer.dumps
@@ -88,7 +91,12 @@ class Inquiry:
         more = f"; {', '.join(silent[:3])} did not answer" if silent else ""
         summary = (summarise(places) or "no rank reported what it is doing") + more
         ranks = sorted(self._ranks, key=lambda rank: int(rank["rank"]))
-        return {"summary": summary, "ranks": ranks, "without_py_spy": sorted(self._without_py_spy)}
+        return {
+            "summary": summary,
+            "ranks": ranks,
+            "left": sorted(self._left),
+            "without_py_spy": sorted(self._without_py_spy),
+        }
 
 
 class Collectives:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ezpz.fields import (
+    RANKS,
+    Number,
     Seconds,
     Text,
     flag_field,
@@ -10,6 +12,7 @@ from ezpz.fields import (
     number_field,
     part_field,
     rank_field,
+    real_field,
     rows_field,
     seconds_field,
     text_field,
@@ -18,11 +21,16 @@ from ezpz.launch.shim_messages import Message
 
 _PATH, _NAME, _FUNCTION = 4096, 80, 1024  # characters
 _FRAMES = 1000
+_SOURCE, _CHILD, _WORDS = 200, 400, 4096  # characters
 
 
 class RankStack(Message):
-    """What one rank is doing: the frames of its main thread, innermost first, else what the kernel says of it; and who
-    has told that.
+    """What one rank is doing: the frames of its main thread, innermost first, else what the kernel says of it.
+
+    ``source`` is the user's line in which that is, ``mpi`` whether its Python has loaded mpi4py, ``cpu`` the seconds
+    that this has used and ``switches`` how often its main thread has gone to sleep (-1: not known), ``child`` the child
+    that it waits for, and ``words`` the last that it wrote on stderr, where that has a traceback. ``by`` is who
+    has told where it is.
     """
 
     rank: int = rank_field()
@@ -32,11 +40,17 @@ class RankStack(Message):
     )
     where: str = text_field(_FUNCTION)
     by: str = text_field(_NAME, default="")
+    source: str = text_field(_SOURCE, default="")
+    mpi: bool = flag_field(default=False)
+    cpu: float = real_field(default=-1.0)
+    switches: int = number_field(default=-1)
+    child: str = text_field(_CHILD, default="")
+    words: str = text_field(_WORDS, default="")
 
 
 class StacksTaken(Message):
-    """The answer to `TakeStacks` of the same ``id``, the files of torch's flight recorder, and whether py-spy is on
-    that host.
+    """The answer to `TakeStacks` of the same ``id``: also the ranks that had ended with 0 before, the files of torch's
+    flight recorder, and whether py-spy is on that host.
     """
 
     kind = "stacks"
@@ -44,6 +58,7 @@ class StacksTaken(Message):
     host: str = text_field(255)
     ranks: list[RankStack] = list_field(part_field(RankStack), most=4096)
     dumps: list[str] = list_field(text_field(_PATH), most=4096)
+    left: list[int] = list_field(Number(0, RANKS), most=4096)
     py_spy: bool = flag_field(default=True)
 
 
