@@ -459,6 +459,14 @@ BY_STACKS = {
         hung(at(0, BACK), at(1, "run (train.py:17)", child="sleep 600 (pid 7: sleeping)"), world=2),
         ("waits-for-child", 1, "rank 1 on n02 waits for its child sleep 600 (pid 7: sleeping) in run (train.py:17), a"),
     ),
+    "a worker of a loader is stuck": (
+        hung(at(0, BACK), at(1, "DataLoader (train.py:17)", worker="wait (data.py:9)"), world=2),
+        (
+            "waits-for-data",
+            1,
+            "rank 1 on n02 waits for data in DataLoader (train.py:17), whose worker is in wait (data",
+        ),
+    ),
     "all do the same outside of collectives": (
         hung(*(at(each, "fetch (train.py:11)", source="urlopen(url)") for each in range(3)), world=3, ranks=DONE),
         ("all-elsewhere", None, "all 3 ranks stand still in fetch (train.py:11), and none of them in a collective"),
@@ -550,7 +558,7 @@ def test_stacks_alone_show_the_right_cause(subtests):
 
 
 BUSY = {"cpu": 4.6}
-WOKEN = {"switches": 90}
+WOKEN = {"switches": 45}
 SHOWS_NOTHING = {
     "all compute the same": hung(*(at(each, "step (train.py:11)", **BUSY) for each in range(2)), world=2),
     "all sleep in turn at the same line": hung(
@@ -566,6 +574,12 @@ SHOWS_NOTHING = {
     "all wait in the same collective": hung(*(at(each, REDUCE) for each in range(2)), world=2),
     "all wait for the process group": hung(*(at(each, "setup_torch (train.py:3)") for each in range(2)), world=2),
     "all stand still at different places": hung(at(0, "f (a.py:1)"), at(1, "g (a.py:2)"), world=2),
+    "one came to a collective a moment ago": facts(
+        [rank(0, entries(*SEVEN, done=True), "step (a.py:1)"), rank(1, entries(*EIGHT))],
+        {0: "step (a.py:1)", 1: REDUCE},
+        world=2,
+        hang={"summary": "…", "at": 109.5},
+    ),
     "a rank is not known": hung(at(0, "f (a.py:1)"), at(1, "f (a.py:1)"), world=3),
     "a device may wait": hung(
         *(at(each, "item (a.py:1)") for each in range(2)),

@@ -205,6 +205,7 @@ class AskedRank(Record):
         cpu: Seconds of CPU that its Python had used; -1 where that is not known.
         switches: How often its main thread had gone to sleep; -1 where that is not known.
         child: The child that it waits for, and what the kernel says of it.
+        worker: Where a worker of its loader is, for which it waits.
         words: The last that it wrote on stderr, where that has a traceback.
     """
 
@@ -218,6 +219,7 @@ class AskedRank(Record):
     cpu: float = real_field(default=-1.0)
     switches: int = number_field(default=-1)
     child: str = text_field(LONGEST, default="")
+    worker: str = text_field(LONGEST, default="")
     words: str = text_field(LONGEST, default="")
 
 

@@ -76,7 +76,7 @@ def missing(facts: Facts) -> Iterator[Cause]:
         return
     seq, behind, waiting = block
     entry = waiting[min(waiting)]
-    if not facts.launch.hang and not _is_long(facts, waiting):
+    if not _is_long(facts, waiting):
         return
     what = f"{entry.op} #{seq}"
     gone = gone_ranks(facts)
@@ -294,9 +294,13 @@ _LONG = 5.0  # seconds: in a healthy run ranks wait for each other in every step
 
 
 def _is_long(facts: Facts, waiting: Mapping[int, Entry]) -> bool:
-    """Tell whether ranks of a running launch have waited for long; those of one that has ended have."""
+    """Tell whether ranks have waited for long when they were asked; where none was, they failed of it.
+
+    A launch may also train when its time limit ends it.
+    """
+    asked = facts.launch.hang or facts.asked
     began = min(entry.created for entry in waiting.values())
-    return facts.asked is None or (facts.asked.at or 0.0) - began > _LONG
+    return asked is None or asked.at is None or asked.at - began > _LONG
 
 
 def _hangs(facts: Facts) -> bool:
@@ -445,8 +449,7 @@ def _doing(facts: Facts, rank: int, place: str) -> tuple[str, str, str]:
         return "stopped", "is stopped by a signal", "look who sent SIGSTOP; `kill -CONT` lets it go on"
     if each.state == "D" or place.startswith("in uninterruptible"):
         return _in_the_kernel(each.where, where)
-    child = asked.child if asked else ""
-    return _raised(raised, line) if raised else _by_code(place, silent=each.silent, child=child)
+    return _raised(raised, line) if raised else _by_code(place, asked, silent=each.silent)
 
 
 def raised_at_end(asked: AskedRank) -> str:
@@ -479,16 +482,25 @@ def _in_the_kernel(where: str, line: str) -> tuple[str, str, str]:
     return "waits-for-files", f"waits in the kernel{waits} for {file}{line}", advice
 
 
-def _by_code(place: str, *, silent: bool, child: str) -> tuple[str, str, str]:
+def _by_code(place: str, asked: AskedRank | None, *, silent: bool) -> tuple[str, str, str]:
     """Return the same of a rank that runs, or waits for something of its own."""
     line = line_of(place)
     call = call_of(place)
     if call.startswith("import"):
         return "importing", f"is in {place}", "a shared file system may be slow: copy the environment to the host"
     if call in _DATA:
-        return "waits-for-data", f"waits for data in {place}", "look at what its data set reads: one shard may be slow"
-    if child:
-        return "waits-for-child", f"waits for its child {child} {spot(place)}", "look why that process does not end"
+        worker = f", whose worker is {spot(asked.worker)}" if asked and asked.worker else ""
+        return (
+            "waits-for-data",
+            f"waits for data in {place}{worker}",
+            "look at what its data set reads: one shard may be slow",
+        )
+    if asked and asked.child:
+        return (
+            "waits-for-child",
+            f"waits for its child {asked.child} {spot(place)}",
+            "look why that process does not end",
+        )
     if silent:
         held = f" in {place}" if line else ""
         advice = "the C code called there keeps Python's lock: it must release it, or return"

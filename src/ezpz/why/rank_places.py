@@ -54,7 +54,7 @@ _WHOLE = 60  # frames: of a deeper stack the outermost ones may have been left o
 # Outermost frames of a program's own lines, and of a thread, which is looked at where the main one runs no Python.
 _MAIN = {"<module>", "_run_module_as_main", "_run_code", "_bootstrap"}
 _STILL_CPU = 0.02  # share of a core that a rank uses at most that stands still: its other threads may beat
-_STILL_SWITCHES = 5  # times that its main thread wakes up at most: the signal for its stack wakes it
+_STILL_SWITCHES = 2  # times that its main thread wakes up at most: the signal for its stack wakes it once
 
 
 def asked_ranks(facts: Facts) -> Mapping[int, AskedRank]:
@@ -119,7 +119,7 @@ def still_ranks(facts: Facts) -> set[int]:
 
 
 def woken_ranks(facts: Facts) -> set[int]:
-    """Return the ranks whose main thread woke up more than once or twice between two looks.
+    """Return the ranks whose main thread woke up more than twice between two looks.
 
     One that polls or spins for others does not; it never sleeps.
     """

@@ -311,7 +311,7 @@ def awaited_child(pid: int, *, by_reading: bool) -> str:
     if not child:
         return ""
     argv = proc.read(child, "cmdline").decode("utf-8", "replace").split("\0")
-    line = " ".join(redact_argv([word for word in argv if word])) or proc.name(child)
+    line = " ".join(redact_argv([os.path.basename(argv[0]), *filter(None, argv[1:])])).strip() or proc.name(child)
     return f"{line[:_LONGEST]} (pid {child}: {kernel_state(child)})"
 
 

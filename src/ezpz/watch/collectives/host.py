@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _DUMP = 1.5  # seconds for a rank to write its stacks after the signal
 _SOON = 0.4  # the same, and for py-spy, where a launch that fails waits for it
 _RECENTLY = 10.0  # seconds since a file was written to, of a rank that may be saving
+_WORKERS = 4  # of a loader that are asked what they do
+_WORKER = 0.2  # seconds for one of them
+_LOADER = "DataLoader"  # as `stack_groups.locate` calls it
 _READ = 0.3  # seconds for the lines of the program that ranks are in, whose file system may hang
 _ANSWER = 0.02  # seconds between two looks for answers of ranks
 
@@ -45,6 +48,8 @@ class StacksOfHost(HostSide):
         self._by: dict[int, str] = {}
         self._threads: CollectivesQuery | None = None  # ranks whose own threads are asked
         self._seen: dict[int, _Seen] = {}
+        self._ends = False  # whether the run ends with this question
+        self._workers: list[tuple[RankProcess, int, int]] = []  # of loaders: their rank, process, and what signal asks
         self._left: list[int] = []  # ranks that had ended with 0 when stacks were asked for
         self._asked = 0
         self._end = 0.0  # when no more of them are waited for
@@ -111,7 +116,8 @@ class StacksOfHost(HostSide):
             order: Whether it does.
             told: Frames that ranks have told themselves.
         """
-        self._asked, self._stacks, self._dumping, self._by = order.id, {}, [], {}
+        self._asked, self._stacks, self._dumping, self._by, self._workers = order.id, {}, [], {}, []
+        self._ends = order.fatal
         asked = [rank for rank in self.handle.ranks.values() if not order.only or rank.rank in order.only]
         asks = {rank.rank: self._how(rank) for rank in asked if rank.alive and rank.pid}
         self._left = [rank.rank for rank in self._of_plan() if rank.code == 0]
@@ -166,6 +172,45 @@ class StacksOfHost(HostSide):
     def _stacks_taken(self) -> None:
         for rank in self._dumping:
             self._note(rank, process_stacks.parse_dump(rank.output.dump()) if rank.output else [])
+        if self._ends:
+            self._workers = [each for number in self._seen for each in self._workers_of(self.handle.ranks[number])]
+        self._ask_worker()
+
+    def _workers_of(self, rank: RankProcess) -> list[tuple[RankProcess, int, int]]:
+        """Return the processes that load data for a rank which waits for them, with the signal that asks them.
+
+        They have inherited it from a rank that lives on after it.
+        """
+        number = next((rank.dumps[pid] for pid in rank.dumps if proc.catches(pid, rank.dumps[pid])), 0)
+        if not (number and rank.alive and self._seen[rank.rank].loads):
+            return []
+        others = [
+            pid for pid in process_stacks.pythons(rank.pid) if pid not in rank.dumps and proc.catches(pid, number)
+        ]
+        return [(rank, pid, number) for pid in others[:_WORKERS]]
+
+    def _ask_worker(self) -> None:
+        """Ask the next worker, one after another: what they write would be mixed; report when there is none."""
+        if not self._workers:
+            self._report_stacks()
+            return
+        rank, pid, number = self._workers[0]
+        if rank.output:
+            rank.output.expect_dump()
+        _send(pid, number)
+        self.handle.after(_WORKER, self._worker_told, "dumps")
+
+    def _worker_told(self) -> None:
+        rank, *_ = self._workers.pop(0)
+        frames = process_stacks.parse_dump(rank.output.dump()) if rank.output else []
+        place = locate(frames) if frames else None
+        if place and place.what != _LOADER:  # else it waits for work itself
+            where = f"{place.what} ({os.path.basename(place.file)}:{place.line})"
+            self._stacks[rank.rank] = replace(self._stacks[rank.rank], worker=where)
+            self._workers = [each for each in self._workers if each[0] is not rank]
+        self._ask_worker()
+
+    def _report_stacks(self) -> None:
         sources = _sources({number: each.place for number, each in self._seen.items() if each.place})
         ranks = [replace(each, source=sources.get(each.rank, "")) for each in self._stacks.values()]
         dumps: list[str] = []
@@ -189,10 +234,12 @@ class _Seen:
 
     Attributes:
         place: File and number of the user's line that it is in; None as long as that is not known.
+        loads: Whether it waits for its loader of data.
     """
 
     def __init__(self, rank: RankProcess, pid: int) -> None:
         self.place: tuple[str, int] | None = None
+        self.loads = False
         self._pid = pid or rank.pid
         known = proc.stat(self._pid)
         self._cpu = known.cpu if known and pid else -1.0
@@ -209,6 +256,7 @@ class _Seen:
         by_reading = any(frame.file.endswith("/subprocess.py") for frame in frames)
         if frames:
             place = locate(frames)
+            self.loads = place.what == _LOADER
             is_known = place.line > 0 and not place.file.startswith("<")
             self.place = (os.path.join(self._folder, place.file), place.line) if is_known else None
         return messages.RankStack(

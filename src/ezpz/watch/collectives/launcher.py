@@ -194,7 +194,7 @@ class Hangs(LauncherSide):
         self._inquiry = Inquiry()
         self._collectives = Collectives()
         self._sample: dict[str, Any] | None = None  # where ranks were some seconds before a hang was ended
-        self._sample_at = 0.0
+        self._sample_at = self._asked_at = 0.0
         self._hang: dict[str, Any] | None = None
         self._awaited: Collection[int] | None = None  # ranks that one has named which waited in vain; None: none did
         self._is_placing = False  # whether ranks are asked where they are because of that
@@ -218,7 +218,7 @@ class Hangs(LauncherSide):
         """Ask what all ranks are doing, twice, before they are stopped."""
         self._inquiry.reason = reason
         self.handle.say(f"{reason}; asking every rank what it is doing")
-        self._sample_at = time.monotonic()
+        self._sample_at, self._asked_at = time.monotonic(), time.time()
         self._inquire(fatal=False)
         return 2 * _ANSWERS + _APART
 
@@ -318,6 +318,7 @@ class Hangs(LauncherSide):
                 self._hang = {
                     **result,
                     "summary": f"{reason}: {result['summary']}",
+                    "at": self._asked_at,
                     "recorder": sorted(dumps),
                     "earlier": self._sample,
                     "apart": round(time.monotonic() - self._sample_at, 1),
