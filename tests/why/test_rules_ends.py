@@ -41,6 +41,20 @@ WORKER = (
     "    raise KeyError('caption of image 77')\n"
     "KeyError: 'caption of image 77'\n\n"
 )
+COLOURED = '\x1b[35m"/home/me/train.py"\x1b[0m'  # Python 3.13, with FORCE_COLOR
+GROUP = (
+    "  + Exception Group Traceback (most recent call last):\n"
+    '  |   File "/home/me/train.py", line 9, in <module>\n'
+    "  |     raise ExceptionGroup('two', found)\n"
+    "  |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+    "  | ExceptionGroup: two (1 sub-exception)\n"
+    "  +-+---------------- 1 ----------------\n"
+    "    | Traceback (most recent call last):\n"
+    '    |   File "/home/me/data.py", line 4, in read\n'
+    "    |     raise KeyError('b')\n"
+    "    | KeyError: 'b'\n"
+    "    +------------------------------------\n"
+)
 BOX = (  # as rich draws it
     "╭─────────────── Traceback (most recent call last) ────────────────╮\n"
     "│ /home/me/train.py:31 in <module>                                 │\n"
@@ -145,6 +159,14 @@ CASES = {
             False,
         ),
     ),
+    "a group of exceptions": (
+        {"text": "rank 1 …", "rank": 1, "code": 1, "words": GROUP},
+        ("exception", "rank 1 on n02 raised KeyError: 'b' (data.py:4)", False),
+    ),
+    "a traceback in colours": (
+        {"text": "rank 1 …", "rank": 1, "code": 1, "words": TRACE.replace('"/home/me/train.py"', COLOURED)},
+        ("exception", "rank 1 on n02 raised ValueError: no such shard (train.py:31)", False),
+    ),
     "a traceback in a box": (
         {"text": "rank 1 …", "rank": 1, "code": 1, "words": BOX},
         ("exception", "rank 1 on n02 raised ValueError: no such shard (train.py:31)", False),
@@ -204,6 +226,14 @@ def test_a_long_message_is_cut_in_the_sentence_and_shown_below_it():
     (found,) = diagnose(facts({"text": "rank 1 …", "rank": 1, "code": 1, "words": words}))
     assert found.text.endswith("unused … (train.py:31)")
     assert any(each.endswith("pass find_unused_parameters=True indices of rank 1: 2 3") for each in found.evidence)
+
+
+def test_what_led_to_an_exception_is_shown():
+    link = "\nThe above exception was the direct cause of the following exception:\n\n"
+    words = TRACE + link + TRACE.replace("ValueError: no such shard", "RuntimeError: cannot read")
+    (found,) = diagnose(facts({"text": "rank 1 …", "rank": 1, "code": 1, "words": words}))
+    assert found.text == "rank 1 on n02 raised RuntimeError: cannot read (train.py:31)"
+    assert "it came of ValueError: no such shard" in found.evidence
 
 
 def test_who_was_killed_did_not_end_of_what_it_had_written():

@@ -24,6 +24,7 @@ __all__ = ["aborted_through_mpi", "ended_by_itself", "interrupted", "left_early"
 _SENT = {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}  # nobody's exception
 _SIGNALS = 128  # a shell exits with a larger code where a signal ended its program
 _BY_CTRL_C = 130  # exit code: 128 + SIGINT
+_LONGEST = 300  # characters of another exception
 _SHOWN = 3  # consequences that are named one by one
 
 
@@ -119,6 +120,7 @@ def ended_by_itself(facts: Facts) -> Iterator[Cause]:
         step=cause.step,
         evidence=(
             *_evidence(cause),
+            *([f"it came of {raised.of[:_LONGEST]}"] if raised and raised.of else ()),
             *([f"its message goes on: {raised.rest}"] if raised and raised.rest else ()),
             *([f"it wrote before that: {' | '.join(said[:-1])}"] if said[:-1] else ()),
         ),

@@ -34,6 +34,10 @@ __all__ = [
 ]
 
 _RANK_TAG = re.compile(r"(?m)^\[rank\d+\]: ?")  # torch's, in front of each line of a traceback
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
+# Python draws an edge beside the tracebacks of a group: "  | ", or "    +---------------- 2 ----------------".
+_OF_GROUP = "+ Exception Group Traceback"
+_EDGE = re.compile(r"(?m)^ {2,60}[|+] ?")
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = '  File "'
 _LINKS = ("The above exception was the direct cause", "During handling of the above exception")
@@ -50,7 +54,8 @@ _NO_MESSAGE = re.compile(
     r"\s*$|\[[A-Z]\d{4} |Exception ignored |terminate called |ezpz: |[^\s:]+:\d+: \w*Warning: |Fatal Python error: "
     r"|Abort\(|MPICH ERROR "
 )
-_NOISE = re.compile(r"[\W_]*$|\[[IW]\d{4} |[^\s:]+:\d+: \w*Warning: |ezpz: |Exception ignored |[^|\n]{0,80}\d%\|")
+_WARNING = re.compile(r"[^\s:]+:\d+: \w*Warning: |Exception ignored ")  # it quotes its line below it
+_NOISE = re.compile(r"[\W_]*$|\[[IW]\d{4} |ezpz: |[^|\n]{0,80}\d%\|")
 _FATAL = "Fatal Python error: "
 # What faulthandler writes of each thread: Python/traceback.c; 3.14 names the thread in between.
 _THREAD = re.compile(r"(?m)^(Current thread|Thread) 0x[0-9a-f]+ [^\n]{0,200}?\(most recent call first\):$")
@@ -120,8 +125,12 @@ _HOST_MEMORY = re.compile(
 
 
 def without_rank_tags(words: str) -> str:
-    """Return the words without the ``[rank0]:`` that torch puts in front of each line of a traceback."""
-    return _RANK_TAG.sub("", words)
+    """Return the words without what stands around those of a traceback.
+
+    That is the ``[rank0]:`` that torch puts in front of each line, colours, and the edge of a group of exceptions.
+    """
+    text = _RANK_TAG.sub("", _COLOUR.sub("", words))
+    return _EDGE.sub("", text) if _OF_GROUP in text else text
 
 
 class RaisedException(Record):
@@ -130,11 +139,13 @@ class RaisedException(Record):
     Attributes:
         message: Its lines, the first with its class; at least one.
         where: The last line of the user's own code, as ``train.py:31``; empty where the traceback has none.
+        of: The first line of the exception that led to it; empty without one.
         worker: ``in DataLoader worker process 0``, where a helper of the rank raised it; else empty.
     """
 
     message: tuple[str, ...]
     where: str
+    of: str
     worker: str
 
     @property
@@ -168,17 +179,25 @@ def raised_in(words: str) -> RaisedException | None:
         words: The last that a rank wrote on stderr.
     """
     before, mark, after = without_rank_tags(words).rpartition(_TRACEBACK)
-    message = []
-    for line in _after_frames(after).splitlines()[:_MESSAGE]:
-        if _NO_MESSAGE.match(line):
-            break
-        message.append(line.strip()[:_LONGEST_OF_MESSAGE])
+    message = _message(after)
     if not mark or not message:
         return None
     places = _users_places(after)
     where = places[-1] if places else ""
     worker = _OF_WORKER.search(before[-_LONGEST_LINE:])
-    return RaisedException(tuple(message), where, worker[1] if worker else "")
+    led = any(link in before[-_LONGEST_LINE:] for link in _LINKS)
+    of = _message(before.rpartition(_TRACEBACK)[2])[:1] if led else ()
+    return RaisedException(message, where, "".join(of), worker[1] if worker else "")
+
+
+def _message(traceback: str) -> tuple[str, ...]:
+    """Return the lines of the exception of a traceback."""
+    message = []
+    for line in _after_frames(traceback).splitlines()[:_MESSAGE]:
+        if _NO_MESSAGE.match(line):
+            break
+        message.append(line.strip()[:_LONGEST_OF_MESSAGE])
+    return tuple(message)
 
 
 def _users_places(stack: str) -> list[str]:
@@ -191,10 +210,10 @@ def _users_places(stack: str) -> list[str]:
 def last_lines(words: str) -> list[str]:
     """Return the last lines that a rank wrote by itself, at most three, without warnings and progress bars."""
     lines: list[str] = []
-    is_noise = False
+    warns = False
     for line in without_rank_tags(words).splitlines():
-        is_noise = bool(_NOISE.match(line)) or (is_noise and line[:1].isspace())  # a warning quotes its line below it
-        if not is_noise:
+        warns = bool(_WARNING.match(line)) or (warns and line[:1].isspace())
+        if not warns and not _NOISE.match(line):
             lines.append(line.strip()[:_LONGEST_LINE])
     return lines[-_QUOTED:]
 
