@@ -187,6 +187,14 @@ CASES = {
         {"text": "host n02 is lost: its connection ended", "host": "n02", "why": "its connection ended"},
         ("host-lost", "host n02 is lost: its connection ended", False),
     ),
+    "a host whose agent could not report": (
+        {
+            "text": "cannot start ranks on n02: ssh ended with 125: its agent came up there",
+            "host": "n02",
+            "why": "its agent: n02 cannot reach the launcher at port 46421 (10.77.125.1: Invalid argument)",
+        },
+        ("launch", "cannot start ranks on n02: n02 cannot reach the launcher at port 46421 (10.77.125.1: ", False),
+    ),
     "a wrong world": ({"text": "world: 4 ranks came up, expected 2"}, ("launch", "world: 4 ranks came up", False)),
 }
 

@@ -135,7 +135,10 @@ def lost_host(facts: Facts) -> Iterator[Cause]:
     if cause.rank is not None or not cause.text or facts.launch.hang:
         return
     kind = "host-lost" if cause.why.startswith("its connection") else "launch"
-    yield Cause(kind, cause.text, Certainty.SEEN, host=cause.host or None, consequences=consequences(facts))
+    _, agent, said = cause.why.partition("its agent: ")  # the last line of one that could not report it
+    text = f"{cause.text.partition(': ')[0]}: {said}" if agent else cause.text
+    more = (cause.text,) if agent else ()
+    yield Cause(kind, text, Certainty.SEEN, host=cause.host or None, evidence=more, consequences=consequences(facts))
 
 
 def _waited(facts: Facts, left: int) -> Iterator[str]:

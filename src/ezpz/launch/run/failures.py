@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ezpz.launch.agent_messages import Finished, KernelCounts, RankFailed
 
 __all__ = [
+    "AGENT_SAID",
     "CANNOT_START",
     "LOST",
     "NODE_FAILED",
@@ -53,6 +54,7 @@ NODE_FAILED = "its node failed"  # of a host that the scheduler has given up, sa
 # The same of what did not come: hosts of which nothing was heard in time, a host that ssh does not reach.
 NOT_STARTED, UNREACHED = "not started", "not reached"
 UNREACHED_BY_ALL = "no other host reaches it"  # how what is held against such a host begins
+AGENT_SAID = "its agent: "  # the same, before the last line of an agent that could not report
 CANNOT_START = "cannot start"  # of a host whose agent says that it lacks what its ranks need
 
 _REFUSED = 125

@@ -35,6 +35,7 @@ class Child:
         code: How it ended, minus the signal for a signal; None while it runs.
         by_us: Whether we have ended it: its code means nothing then.
         pipes: Descriptor to stream (1 or 2) of what it writes; empty when it writes where the launcher does.
+        said: The last that it has written, and the agent that it has started.
     """
 
     def __init__(self, pid: int, name: str, host: int = -1) -> None:
@@ -42,6 +43,7 @@ class Child:
         self.code: int | None = None
         self.by_us = False
         self.pipes: dict[int, int] = {}
+        self.said = b""
 
     @classmethod
     def start(cls, argv: Sequence[str], environ: Mapping[str, str], stdin: int | None, host: int = -1) -> Child:
@@ -97,6 +99,8 @@ class Child:
 _LAST_OUTPUT = 0.5  # seconds for what mpiexec has not passed on when it ended; a grandchild may hold its pipe for ever
 _KEPT = 4096  # bytes of what mpiexec writes: as many of its first and of its last
 _QUOTED = 200  # characters of its line about a host
+_SAID = 4096  # bytes of what one process writes last
+_OURS = "ezpz: "  # how lines of agents begin
 _REFUSED = 125
 _ABOVE = "; its own words are above"
 # What Open MPI 5 and 4 write when a rank has called MPI_Abort and has ended all others by that.
@@ -180,6 +184,14 @@ class Children:
     def text(self) -> str:
         """What mpiexec itself has written, as text."""
         return self.words.decode(errors="replace")
+
+    def agent_said(self, child: Child) -> str:
+        """Return the last line of an agent that one of them has started, such as why that ends; empty without one."""
+        for fd in [*child.pipes]:
+            self._read(child, fd)
+        lines = child.said.decode(errors="replace").splitlines()
+        ours = [line.removeprefix(_OURS) for line in lines if line.startswith(_OURS)]
+        return ours[-1].partition("; expected")[0][:_QUOTED] if ours else ""
 
     @property
     def drained(self) -> bool:
@@ -288,6 +300,7 @@ class Children:
             self._loop.forget(fd)
             os.close(fd)
         if data:
+            child.said = (child.said + data)[-_SAID:]
             self.unsupervised |= UNSUPERVISED.encode() in data
             if not self.unsupervised:  # else it is the ranks' output
                 words = self.words + data

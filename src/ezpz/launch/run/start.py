@@ -14,7 +14,7 @@ from ezpz.launch.host import connection
 from ezpz.launch.host.rank_start import be
 from ezpz.launch.host.start_agent import run_local
 from ezpz.launch.limits import FILES_OF_HOST, FILES_OF_MPI, FILES_OF_RANK, FILES_OF_SSH, make_room, shortage
-from ezpz.launch.run.failures import LOST, UNREACHED, Failure, log_of
+from ezpz.launch.run.failures import AGENT_SAID, LOST, UNREACHED, Failure, log_of
 from ezpz.launch.run.launcher_child import Child
 from ezpz.launch.run.supervisor import PORT_TAKEN, Supervisor
 from ezpz.launch.shared_slots import Slots
@@ -360,7 +360,8 @@ class _AgentsRun(Run):
             meaning = "its agent came up there, and its own line says why it ended"
         trial = f"expected an agent that reports. Try `{self._trial(child.host)}`"
         text = f"{self._ending(child)}{f': {meaning}' if meaning else f'; {trial}'}"
-        why = UNREACHED if child.code == _OF_SSH else ""
+        said = self.children.agent_said(child)
+        why = UNREACHED if child.code == _OF_SSH else f"{AGENT_SAID}{said}" if said else ""
         self.world.fail(Failure(f"cannot start ranks on {host}:", text, _REFUSED, time.time(), host=host, why=why))
 
     def judge_launcher(self) -> None:
