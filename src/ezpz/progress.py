@@ -16,7 +16,7 @@ path. A process that is a rank of the launch keeps one connection and writes lin
     pace 42 0 100     42 steps of 100 are done, and this run of the program began behind 0; with a beat, of a `Loop`
     folder /a/run     it keeps the record of a run there
     busy 1            it works on its record from now on, and others may wait for it; with 0 no longer
-    arrivals 0 5 0.1 … 17,810 train.py:31 (work)    when it came to its last collectives (`ezpz.dist.arrivals`)
+    arrivals 0 5 0.1 … 1 1 3 17,810 train.py:31 (work)    when it came to its last collectives (`ezpz.dist.arrivals`)
     section 600 0 load    it enters a section with an idle limit of 600 s, 0 for none; with 1 in place of 0 at least
                       that of the launch; without a name it is in none any more
     saver 1           it can save when asked, at a step that it is given (`on_save`); with 2 at a step that all ranks

@@ -3,6 +3,7 @@
 import itertools
 import pickle
 import random
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from ezpz.watch.stragglers import launcher as arrivals_of_launch
 from ezpz.watch.stragglers.launcher import ArrivalRecord, read_times
 from ezpz.watch.stragglers.messages import ArrivalsTold, RankArrivals
 from ezpz.why import Facts, diagnose
-from ezpz.why.lag import CollectiveArrival, Meeting, mean_lags, meetings, window
+from ezpz.why.lag import CollectiveArrival, Meeting, host_window, mean_lags, meetings, seldom_window, window
 from ezpz.why.straggler_rules import chance, find
 from lab.watching import launcher_handle
 
@@ -43,14 +44,23 @@ def straggler_in(windows):
     return find(LaunchRecord.of({"arrivals": {"windows": windows}}).arrivals.windows)
 
 
-def windows(found, number=3):
+def windows(found, number=3, hosts=None):
     begin, end = found[0].at, found[-1].at + 1e-6
     span = (end - begin) / number
     parts = [
         [each for each in found if begin + span * index <= each.at < begin + span * (index + 1)]
         for index in range(number)
     ]
-    return [{"t": 0.0, "s": span, "groups": window(part)} for part in parts]
+    return [
+        {
+            "t": 0.0,
+            "s": span,
+            "groups": window(part),
+            "hosts": host_window(part, hosts or {}),
+            "seldom": seldom_window(part),
+        }
+        for part in parts
+    ]
 
 
 @pytest.mark.slow
@@ -250,7 +260,7 @@ def tell(monkeypatch):
     launcher = SimpleNamespace(now=1.0)
     monkeypatch.setattr(arrivals_of_launch, "time", SimpleNamespace(monotonic=lambda: launcher.now))
 
-    def tell(record, found, clocks, *, group="0", chunk=40):
+    def tell(record, found, clocks, *, group="0", chunk=40, hosts=()):
         numbers = sorted(found)
         for begin in range(0, len(numbers), chunk):
             launcher.now += 60  # the look before is long ago
@@ -260,8 +270,18 @@ def tell(monkeypatch):
                     for number in numbers[begin : begin + chunk]
                 ]
                 times = arrivals(ring, {}, 1000)[1]
-                one = RankArrivals(rank=rank, group=group, span=5.0, figures=[0.1] * 7, times=times, where="a.py:3 (f)")
-                record.hear(0, ArrivalsTold(clock=-clock, ranks=[one]))
+                one = RankArrivals(
+                    rank=rank,
+                    group=group,
+                    span=5.0,
+                    figures=[0.1] * 7,
+                    threads=16,
+                    omp=16,
+                    times=times,
+                    where="a.py:3 (f)",
+                )
+                host = hosts[rank] if hosts else 0
+                record.hear(host, ArrivalsTold(clock=-clock, cores=1, allowed=2, ranks=[one]))
 
     return tell
 
@@ -363,3 +383,162 @@ def test_a_rank_of_other_groups_is_compared_within_its_own():
         for one in meetings("b", world(rng, 2, noise=0.02, late=1, delay=0.2))
     ]
     assert straggler_in(windows(sorted([*quick, *slow], key=lambda one: one.at))).rank == 3
+
+
+TWO_HOSTS = {"hosts": ["n01", "n02"], "ranks_per_host": [2, 2], "world_size": 4}
+
+
+def of_host(rng, *, slow=(2, 3), delay=0.15, noise=0.1, steps=120):
+    """Return the collectives of 4 ranks on two hosts, of which some are slower in each step."""
+    now, found = 0.0, {}
+    for number in range(steps):
+        took = {
+            rank: max(0.02, 0.3 + rng.gauss(0, noise * 0.3) + delay * (rank in slow) * rng.uniform(0.8, 1.2))
+            for rank in range(4)
+        }
+        found[number] = {rank: CollectiveArrival(now + each) for rank, each in took.items()}
+        now += max(took.values()) + 0.01
+    return found
+
+
+HOSTS = {0: "n01", 1: "n01", 2: "n02", 3: "n02"}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_slow_host_is_named_and_none_of_its_ranks(seed):
+    found = windows(meetings("0", of_host(random.Random(seed))), hosts=HOSTS)
+    told = {"source": "host", "windows": found, "ranks": {}, "others": FIGURES}
+    told["hosts"] = {"n02": {**FIGURES, "steal": 0.4, "ranks": 2}, "n01": {**FIGURES, "ranks": 2}}
+    (cause,) = diagnose(Facts({"state": "finished", "exit_code": 0, "plan": TWO_HOSTS, "arrivals": told}))
+    assert (cause.rank, cause.host) == (None, "n02")
+    assert cause.text.startswith("n02 (ranks 2 to 3) arrives last in ")
+    assert cause.text.endswith("its host loses time to other machines")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_slow_rank_makes_no_slow_host(seed):
+    found = windows(meetings("0", of_host(random.Random(seed), slow=(3,), delay=0.2)), hosts=HOSTS)
+    found = straggler_in(found)
+    assert (found.rank, found.host) == (3, "")
+    assert straggler_in(windows(meetings("0", of_host(random.Random(seed), slow=())), hosts=HOSTS)) is None
+    assert straggler_in(windows(meetings("0", of_host(random.Random(seed), slow=(1, 2))), hosts=HOSTS)) is None
+
+
+def test_a_host_that_reports_late_is_named_by_the_launch(tell, tmp_path):
+    record = ArrivalRecord(launcher_handle(tmp_path))
+    tell(record, of_host(random.Random(2)), (0.0,) * 4, hosts=(0, 0, 1, 1))
+    arrivals = record.end()["arrivals"]
+    assert straggler_in(arrivals["windows"]).host == "1"  # the handle of the test calls a host by its index
+    assert arrivals["hosts"]["1"]["ranks"] == 2
+    assert (arrivals["hosts"]["1"]["cores"], arrivals["hosts"]["1"]["threads"]) == (1, 16)
+
+
+def now_and_then(rng, *, size, every, delay, steps=130, step=0.12, noise=0.4, who=lambda number: 1):
+    """Return the collectives of ranks of which one is late by much in each so many steps."""
+    now, found = 0.0, {}
+    for number in range(steps):
+        took = [max(0.02, step + rng.gauss(0, noise * step)) for _ in range(size)]
+        if number % every == 3:
+            took[who(number) % size] += delay
+        found[number] = {rank: CollectiveArrival(now + each) for rank, each in enumerate(took)}
+        now += max(took) + 0.01
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_rank_that_is_seldom_late_and_long_then(seed):
+    found = windows(meetings("0", now_and_then(random.Random(seed), size=3, every=10, delay=2.0)))
+    told = {"source": "host", "windows": found, "ranks": {"1": FIGURES}, "others": FIGURES}
+    (cause,) = diagnose(Facts({"state": "finished", "exit_code": 0, "arrivals": told}))
+    assert cause.rank == 1
+    assert re.match(r"rank 1 arrives late in 1[1-3] of 1\d\d meetings, \+2.0 s each time; the others wait ", cause.text)
+
+
+def test_long_waits_that_cost_little_or_are_no_rank_s_own_are_no_finding(subtests):
+    for name, made in {
+        "each rank in turn": {"size": 3, "every": 10, "delay": 2.0, "who": lambda number: number // 10},
+        "two evaluations": {"size": 3, "every": 60, "delay": 8.0},
+        "evaluations that cost a seventh": {"size": 2, "every": 20, "delay": 0.4, "steps": 600},
+    }.items():
+        with subtests.test(name):
+            assert straggler_in(windows(meetings("0", now_and_then(random.Random(4), **made)))) is None
+
+
+ALL_WAIT = {**FIGURES, "delay": 0.2, "ranks": 4, "cores": 8, "allowed": 8, "threads": 2, "omp": 2}
+
+
+def causes_of(host, *, seconds=20.0, plan=None):
+    told = {"source": "host", "seconds": seconds, "windows": [], "ranks": {}, "others": FIGURES, "hosts": {"n01": host}}
+    plan = plan or {"hosts": ["n01"], "ranks_per_host": [4], "world_size": 4}
+    return diagnose(Facts({"state": "finished", "exit_code": 0, "plan": plan, "arrivals": told}))
+
+
+@pytest.mark.parametrize(
+    ("more", "says", "advice"),
+    [
+        (
+            {"threads": 16, "omp": 16, "cores": 2, "allowed": 2},
+            "4 ranks compute with 16 threads each on 2 cores (OMP_NUM_THREADS=16)",
+            "1 thread per rank",
+        ),
+        ({"threads": 8, "omp": 2}, "4 ranks compute with 8 threads each on 8 cores", "2 threads per rank"),
+        ({"cores": 1, "threads": 1}, "4 ranks may use 1 core of 8", "--cpu-bind"),
+        ({"throttled": 0.2}, "their cgroup stops them 20% of the time", "more CPUs"),
+    ],
+)
+def test_why_all_ranks_wait_for_a_core(more, says, advice):
+    (cause,) = causes_of({**ALL_WAIT, **more})
+    assert cause.text == f"all ranks wait for a core 20% of the time: {says}"
+    assert (cause.rank, cause.host) == (None, "n01")
+    assert advice in cause.advice
+    (cause,) = causes_of({**ALL_WAIT, **more}, plan=TWO_HOSTS)
+    assert cause.text.startswith("the ranks on n01 wait for a core 20% of the time: ")
+    assert causes_of({**ALL_WAIT, **more, "delay": 0.05}) == []
+
+
+def test_a_host_that_others_keep_busy_is_told_where_it_costs_much_for_long():
+    (cause,) = causes_of({**ALL_WAIT, "delay": 0.4}, seconds=90.0)
+    assert cause.text == "all ranks wait for a core 40% of the time"
+    assert any("does not show" in each for each in cause.evidence)
+    assert causes_of({**ALL_WAIT, "delay": 0.4}) == []
+    assert causes_of({**ALL_WAIT, "delay": 0.2}, seconds=90.0) == []
+
+
+def test_an_older_record_has_neither_hosts_nor_seldom_waits():
+    found = windows(meetings("0", world(random.Random(5), 2, noise=0.02, late=1, delay=0.15)))
+    older = [{name: row[name] for name in ("t", "s", "groups")} for row in found]
+    assert straggler_in(older) == straggler_in(found)
+
+
+def test_what_explains_most_of_a_lag_is_its_reason():
+    """A rank that works more than others also waits more for a core on a busy host, and that is not why it is late."""
+    found = windows(meetings("0", world(random.Random(5), 2, noise=0.02, late=1, delay=0.15)))
+    late = {**FIGURES, "delay": 0.1, "here": 0.5, "where": "train.py:19 (<module>)"}
+    told = {"source": "host", "windows": found, "ranks": {"1": late}, "others": {**FIGURES, "delay": 0.02}}
+    (cause,) = diagnose(Facts({"state": "finished", "exit_code": 0, "arrivals": told}))
+    assert cause.text.endswith("it was in train.py:19 (<module>)")
+    assert any("had no core for 10% of the time" in each for each in cause.evidence)
+    told["ranks"]["1"] = {**late, "delay": 0.3, "cpu": 0.15}
+    told["others"] = {**FIGURES, "delay": 0.04, "cpu": 0.02}  # as much of what they want
+    (cause,) = diagnose(Facts({"state": "finished", "exit_code": 0, "arrivals": told}))
+    assert cause.text.endswith("it was in train.py:19 (<module>)")
+    assert not any("had no core" in each for each in cause.evidence)
+    told["others"] = {**FIGURES, "delay": 0.02}
+    told["ranks"]["1"] = {**late, "delay": 0.45}
+    (cause,) = diagnose(Facts({"state": "finished", "exit_code": 0, "arrivals": told}))
+    assert cause.text.endswith("its core is shared")
+
+
+def test_a_straggler_is_found_while_the_load_of_its_host_falls():
+    """As a machine recorded them: the rank was last in all meetings, and both its lag and the steps became shorter."""
+    rows = [
+        (31, 0.6546, 0.4978, [0.4223, 0.4312, 0.4938, 0.6434]),
+        (43, 0.4632, 0.3379, [0.3151, 0.357, 0.3149, 0.3624]),
+        (56, 0.3608, 0.2301, [0.2052, 0.2434, 0.2003, 0.2714]),
+    ]
+    same = {"group": "gloo:0", "size": 2, "rank": 1, "last": 1.0, "wait": 0.7}
+    found = [
+        {"s": 19.8, "groups": [{**same, "n": n, "step": step, "lag": lag, "batches": batches}]}
+        for n, step, lag, batches in rows
+    ]
+    assert straggler_in(found).rank == 1

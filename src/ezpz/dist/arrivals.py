@@ -44,6 +44,7 @@ _LOADER = f"{os.sep}torch{os.sep}utils{os.sep}data{os.sep}"
 _MEETS = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|/lib(?:64)?/(?:python|pypy)3[.\d]*t?/|^<")
 _OWN = f"{os.sep}ezpz{os.sep}"
+_DIGITS = 7  # from which on OMP_NUM_THREADS is no number of threads
 
 
 def report_arrivals(world_size: int, environ: Mapping[str, str]) -> None:
@@ -132,7 +133,7 @@ class _Reporter:
             if not times:
                 return progress.is_heard()
             words = [f"{value:.4g}" for value in (span, *used, loading, here)]
-            return progress.tell("arrivals", group, *words, times, line)
+            return progress.tell("arrivals", group, *words, *_cores(), times, line)
 
 
 def _entries(dump: bytes) -> list[dict[str, Any]]:
@@ -225,6 +226,24 @@ def _throttled() -> float:
         return int(words[words.index("throttled_usec") + 1]) / 1e6
     except (OSError, ValueError, UnicodeDecodeError, IndexError):
         return 0.0
+
+
+def _cores() -> tuple[str, str, str]:
+    """Return with how many threads torch computes here, ``OMP_NUM_THREADS`` (0: none), and the CPUs of the main thread.
+
+    The CPUs are bits of a number in hexadecimal digits, 0 where the system binds no process. The main thread is asked
+    by its own number: it may have bound itself after this thread began.
+    """
+    import torch
+
+    known = getattr(os, "sched_getaffinity", None)
+    cpus = sum(1 << cpu for cpu in known(os.getpid())) if known else 0
+    omp = os.environ.get("OMP_NUM_THREADS", "")
+    return (
+        str(torch.get_num_threads()),
+        str(int(omp) if omp.isdecimal() and len(omp) < _DIGITS else 0),
+        f"{cpus:x}",
+    )
 
 
 def _steal() -> float:

@@ -38,6 +38,7 @@ __all__ = [
     "FoundCause",
     "Group",
     "Hang",
+    "HostShares",
     "Kernel",
     "LagRow",
     "LaunchRecord",
@@ -278,6 +279,8 @@ class Group(Record):
         step: Seconds from one such meeting to the next.
         wait: Share of the time in which the others waited for it.
         batches: Its mean lags in four parts of the window.
+        host: In ``hosts``: the host that was last most often, whose first rank is ``rank``.
+        of: In ``seldom``: all meetings; ``n`` are those that took most of the time that was waited.
     """
 
     group: str = text_field(LONGEST)
@@ -289,6 +292,8 @@ class Group(Record):
     step: float = real_field()
     wait: float = real_field()
     batches: Sequence[float] = list_field(Real(-_LARGE, _LARGE))
+    host: str = text_field(LONGEST, default="")
+    of: int = number_field(default=0)
 
 
 class Window(Record):
@@ -298,11 +303,15 @@ class Window(Record):
         s: How long it is, in seconds.
         groups: Of each group, who came last.
         t: When it ended, in epoch seconds.
+        hosts: Of each group on several hosts, which host came last.
+        seldom: Of each group, who came last seldom, and late then.
     """
 
     s: float = real_field()
     groups: Sequence[Group] = list_field(Part(Group))
     t: float | None = real_field(default=None)
+    hosts: Sequence[Group] = list_field(Part(Group), default=())
+    seldom: Sequence[Group] = list_field(Part(Group), default=())
 
 
 class Shares(Record):
@@ -312,6 +321,7 @@ class Shares(Record):
         throttled: The share in which its control group stopped it.
         steal: The share of its host's CPU time that went to other virtual machines.
         delay: The share in which it was ready to run and had no core.
+        cpu: Seconds of CPU per second, of all its threads.
         loader: The share of the looks in which it was in its DataLoader.
         faults: Major page faults per second.
         here: The share of the looks in which its main thread was at ``where``.
@@ -321,10 +331,30 @@ class Shares(Record):
     throttled: float = real_field(default=0.0)
     steal: float = real_field(default=0.0)
     delay: float = real_field(default=0.0)
+    cpu: float = real_field(default=0.0)
     loader: float = real_field(default=0.0)
     faults: float = real_field(default=0.0)
     here: float = real_field(default=0.0)
     where: str = text_field(LONGEST, default="")
+
+
+class HostShares(Shares):
+    """Where the time of a host's ranks went, the median of them, and what they run on.
+
+    Attributes:
+        ranks: How many ranks have told it.
+        delay: The share in which a rank was ready to run and had no core, the lower median.
+        cores: How many CPUs these ranks may use, each hardware thread of a core counted; 0 where that is not known.
+        allowed: How many the launch may use on the host.
+        threads: Threads with which torch computes in one rank, at most.
+        omp: ``OMP_NUM_THREADS`` of that rank; 0 where it is not set.
+    """
+
+    ranks: int = number_field(0, _MOST_RANKS, default=0)
+    cores: int = number_field(0, _MOST_RANKS, default=0)
+    allowed: int = number_field(0, _MOST_RANKS, default=0)
+    threads: int = number_field(0, _MOST_RANKS, default=0)
+    omp: int = number_field(0, _MOST_RANKS, default=0)
 
 
 class Arrivals(Record):
@@ -336,6 +366,7 @@ class Arrivals(Record):
         windows: Windows of 30 s.
         ranks: Where the time of single ranks went.
         others: The same of all others, the median.
+        hosts: Of hosts, the same: those whose ranks waited longest for a core, and those that came last.
     """
 
     source: str = text_field(LONGEST, default="")
@@ -343,6 +374,7 @@ class Arrivals(Record):
     windows: Sequence[Window] = list_field(Part(Window), default=())
     ranks: Mapping[str, Shares] = map_field(Part(Shares), default=EMPTY)
     others: Shares = part_field(Shares, default=Shares())
+    hosts: Mapping[str, HostShares] = map_field(Part(HostShares), default=EMPTY)
 
 
 class LagRow(Record):

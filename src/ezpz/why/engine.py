@@ -47,6 +47,7 @@ def _rules() -> tuple[Rule, ...]:
         ends.lost_host,
         loss_rules.of_losses,
         straggler_rules.straggler,
+        straggler_rules.waits_for_cores,
     )
 
 

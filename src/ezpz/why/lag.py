@@ -12,6 +12,9 @@ measured how long each collective took on it, the rank with the shortest time is
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import pairwise
+
 from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -19,10 +22,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-__all__ = ["BATCHES", "FEWEST", "CollectiveArrival", "Meeting", "mean_lags", "meetings", "window"]
+__all__ = [
+    "BATCHES",
+    "FEWEST",
+    "CollectiveArrival",
+    "Meeting",
+    "host_window",
+    "mean_lags",
+    "meetings",
+    "seldom_window",
+    "window",
+]
 
 BATCHES = 4  # of a window, each with the mean lag of its last rank: what the significance test compares
 FEWEST = 8  # meetings that count in a window
+_FEWEST_SELDOM = 2  # of those that hold all up seldom and for long
 _GAP = 16  # collectives of other kinds that may lie between two: with more between them, some were not recorded
 _COUNTED, _TENTH = 0.25, 0.9  # share of which quantile of all waits a wait must have to count
 _LEAST = 50e-6  # seconds: a shorter wait is none
@@ -158,35 +172,140 @@ def _typical(values: Sequence[float]) -> float:
     return most
 
 
+def host_window(found: Sequence[Meeting], hosts: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Return the same by host, of each group with ranks on several hosts of which one at least has more than one.
+
+    A host comes to a meeting when its first rank does, so that one slow rank makes no slow host. In a row, ``host`` is
+    the host that was last most often, ``rank`` its lowest rank, and ``lag`` how many seconds after the median of all
+    ranks on other hosts it came.
+
+    Args:
+        found: The meetings.
+        hosts: Of each rank, the name of its host.
+    """
+    rows = [row for name, own in _by_group(found).items() if (row := _of_hosts(name, own, hosts))]
+    return sorted(rows, key=lambda row: (-row["wait"], row["group"]))[:_MOST_GROUPS]
+
+
+def seldom_window(found: Sequence[Meeting]) -> list[dict[str, Any]]:
+    """Return the same of each group by time in place of meetings: who is seldom last, and then holds all up for long.
+
+    Only the meetings count that took most of what ranks have waited. ``rank`` is the one for which the others waited
+    longest in all, ``of`` the number of all meetings, and ``batches`` is empty. A group in which half of the meetings
+    count or more is left out: `window` tells of it.
+    """
+    rows = [row for name, own in _by_group(found).items() if (row := _seldom(name, own))]
+    return sorted(rows, key=lambda row: (-row["wait"], row["group"]))[:_MOST_GROUPS]
+
+
 def _of_group(name: str, found: Sequence[Meeting]) -> dict[str, Any] | None:
-    covered = sum(meeting.cycle for meeting in found if meeting.cycle is not None)
     lasts = [_last(meeting.lags) for meeting in found]
     waits = [_behind(meeting.lags, last) for meeting, last in zip(found, lasts, strict=True)]
     counted = _counted(waits)
-    followed = sum(found[index].cycle is not None for index in counted)
-    if len(counted) < FEWEST or covered <= 0 or not followed:
+    if len(counted) < FEWEST:
         return None
-    times_last: dict[int, int] = {}
-    for index in counted:
-        times_last[lasts[index]] = times_last.get(lasts[index], 0) + 1
+    times_last = Counter(lasts[index] for index in counted)
     rank = min(times_last, key=lambda each: (-times_last[each], each))
     behind = [_behind(found[index].lags, rank) for index in counted]
-    # A wait belongs to the cycle that follows the meeting before it.
-    waited = sum(waits[index] for index, one in enumerate(found) if lasts[index] == rank and one.cycle is not None)
-    size = len(counted)
-    ends = [round(size * part / BATCHES) for part in range(BATCHES + 1)]
-    batches = [sum(behind[ends[part] : ends[part + 1]]) / (ends[part + 1] - ends[part]) for part in range(BATCHES)]
-    return {
+    row = _row(found, counted, [wait if last == rank else 0.0 for wait, last in zip(waits, lasts, strict=True)])
+    return row and {
+        **row,
         "group": name,
-        "size": len(found[0].lags),
-        "n": size,
-        "step": _short(covered / followed),
         "rank": rank,
-        "last": _short(times_last[rank] / size),
-        "lag": _short(sum(behind) / size),
-        "wait": _short(min(1.0, waited / covered)),
-        "batches": [_short(each) for each in batches],
+        "last": _short(times_last[rank] / len(counted)),
+        "lag": _short(sum(behind) / len(counted)),
+        "batches": _batches(behind),
     }
+
+
+def _of_hosts(name: str, found: Sequence[Meeting], hosts: Mapping[int, str]) -> dict[str, Any] | None:
+    members: dict[str, list[int]] = {}
+    for rank in found[0].lags:
+        members.setdefault(hosts.get(rank, ""), []).append(rank)
+    if len(members) < 2 or all(len(ranks) < 2 for ranks in members.values()):
+        return None
+
+    def others(lags: Mapping[int, float], host: str) -> float:
+        return _median(sorted(lag for rank, lag in lags.items() if hosts.get(rank, "") != host))
+
+    firsts = [{host: min(one.lags[rank] for rank in own) for host, own in members.items()} for one in found]
+    lasts = [max(first, key=lambda host: (first[host], host)) for first in firsts]
+    waits = [
+        max(one.lags[rank] for rank in members[last]) - others(one.lags, last)
+        for one, last in zip(found, lasts, strict=True)
+    ]
+    counted = _counted(waits)
+    if len(counted) < FEWEST:
+        return None
+    times_last = Counter(lasts[index] for index in counted)
+    host = min(times_last, key=lambda each: (-times_last[each], each))
+    behind = [firsts[index][host] - others(found[index].lags, host) for index in counted]
+    row = _row(found, counted, [wait if last == host else 0.0 for wait, last in zip(waits, lasts, strict=True)])
+    return row and {
+        **row,
+        "group": name,
+        "host": host,
+        "rank": min(members[host]),
+        "last": _short(times_last[host] / len(counted)),
+        "lag": _short(sum(behind) / len(counted)),
+        "batches": _batches(behind),
+    }
+
+
+def _seldom(name: str, found: Sequence[Meeting]) -> dict[str, Any] | None:
+    lasts = [_last(meeting.lags) for meeting in found]
+    waits = [_behind(meeting.lags, last) for meeting, last in zip(found, lasts, strict=True)]
+    long, total = 0.0, 0.0  # the shortest wait of the longest ones that make up half of all
+    for long in sorted(waits, reverse=True):
+        total += long
+        if total >= sum(waits) / 2:
+            break
+    counted = [index for index, wait in enumerate(waits) if wait >= max(_LEAST, _COUNTED * long)]
+    if len(counted) < _FEWEST_SELDOM or 2 * len(counted) >= len(found):
+        return None
+    lost: dict[int, float] = {}
+    for index in counted:
+        lost[lasts[index]] = lost.get(lasts[index], 0.0) + waits[index]
+    rank = min(lost, key=lambda each: (-lost[each], each))
+    own = {index for index in counted if lasts[index] == rank}
+    row = _row(found, counted, [wait if index in own else 0.0 for index, wait in enumerate(waits)])
+    return row and {
+        **row,
+        "group": name,
+        "of": len(found),
+        "rank": rank,
+        "last": _short(len(own) / len(counted)),
+        "lag": _short(lost[rank] / len(own)),
+        "batches": [],
+    }
+
+
+def _row(found: Sequence[Meeting], counted: Sequence[int], waits: Sequence[float]) -> dict[str, Any] | None:
+    """Return what every row has: size, meetings that count, time from one to the next, and the share that was waited.
+
+    Args:
+        found: The meetings of a group.
+        counted: Which of them count.
+        waits: Seconds that was waited at each of them for the one that the row is about.
+    """
+    covered = sum(meeting.cycle for meeting in found if meeting.cycle is not None)
+    followed = sum(found[index].cycle is not None for index in counted)
+    if covered <= 0 or not followed:
+        return None
+    # A wait belongs to the cycle that follows the meeting before it.
+    waited = sum(wait for wait, one in zip(waits, found, strict=True) if one.cycle is not None)
+    return {
+        "size": len(found[0].lags),
+        "n": len(counted),
+        "step": _short(covered / followed),
+        "wait": _short(min(1.0, waited / covered)),
+    }
+
+
+def _batches(behind: Sequence[float]) -> list[float]:
+    ends = [round(len(behind) * part / BATCHES) for part in range(BATCHES + 1)]
+    parts = [behind[first:last] for first, last in pairwise(ends)]
+    return [_short(sum(part) / len(part)) for part in parts]
 
 
 def _counted(waits: Sequence[float]) -> list[int]:

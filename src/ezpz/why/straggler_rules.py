@@ -1,4 +1,4 @@
-"""Name a rank that the others wait for, from the times at which all ranks arrive at collectives.
+"""Name a rank or a host that the others wait for, and hosts on which all ranks wait for a core.
 
 A finding needs three windows in a row (`ezpz.why.lag`) in each of which the same rank of the same group is last in over
 60 % of the meetings, over 10 % of a step after the median of the others, and a significance test that says so:
@@ -8,6 +8,11 @@ A finding needs three windows in a row (`ezpz.why.lag`) in each of which the sam
     have p < 0.0001 / ranks of the group (Bonferroni: any of them could have been the one). Lags that
     follow each other are no independent witnesses: batches take in what lasts shorter than they do, and the number that
     counts is made smaller by their own correlation r, n (1 - r) / (1 + r).
+
+A host with several ranks, of which each is last as often as the next, is judged in the same way: it comes when its
+first rank does. A rank that is seldom late, and long then, is judged by time: the others must wait for it in over a
+quarter of the whole, and it must have been last at so many of the long waits that ranks which are alike would show it
+with p < 0.0001 / ranks, by the binomial distribution. A rank that evaluates or saves for the others costs less.
 """
 
 from __future__ import annotations
@@ -15,33 +20,42 @@ from __future__ import annotations
 import math
 
 from ezpz.fields import Record
-from ezpz.records.launch_record import Arrivals, Shares, Window
+from ezpz.records.launch_record import Arrivals, HostShares, Shares, Window
 from ezpz.why.cause import Cause, Certainty
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ezpz.records.launch_record import Group
     from ezpz.why.known_facts import Facts
 
-__all__ = ["CHANCE", "LAG", "Straggler", "chance", "find", "straggler"]
+__all__ = ["CHANCE", "LAG", "Straggler", "chance", "find", "straggler", "waits_for_cores"]
 
 _WINDOWS = 3
 _LAST, LAG = 0.6, 0.1  # share of the meetings in which it is last; lag as a share of a step
+_ALWAYS = 0.95  # share of the meetings: ranks that are alike are not last so often for three windows
 CHANCE = 0.0001  # for all ranks of the group together
+_COSTS, _MOSTLY = 0.25, 0.6  # share of the time that a seldom straggler costs, and of the long waits that are for it
+_ALIKE = 0.5  # of the lag of a rank, that of its host: then it is the host that is slow
 _SURELY = 0.05  # share of the time that a reason must explain,
+_MORE = 1.25  # how much more of the time that it wants a rank goes without, whose core is shared
 _TWICE = 2.0  # and how much more of it the straggler must have than the median of the others
 _ON_HOSTS = {"gloo", "mpi", "ucc"}  # backends whose collectives begin when the host enqueues them
 _SLOW_CLOCK = 0.9  # times the clock of other hosts' devices
+# Shares of the time in which ranks have no core: where the launch itself is why, and where others are. A host that is
+# busy for a moment slows no run down.
+_WORTH, _BUSY = 0.1, 0.3
+_SHORTEST, _LONG = 5.0, 60.0  # seconds of meetings that were seen: for the first, and for the second
+_MOST_NAMED = 8  # hosts beside the first
 
 
 class Straggler(Record):
-    """A rank that others wait for.
+    """A rank or a host that others wait for.
 
     Attributes:
         group: Its group, with the backend in front: ``gloo:0``.
-        rank: The rank.
+        rank: The rank; of a host, its first one in the group.
         last: Share of the meetings in which it came last.
         lag: Seconds that it came after the median of the others.
         step: Seconds from one such meeting to the next.
@@ -51,6 +65,8 @@ class Straggler(Record):
         chance: The probability of such lags if all ranks were alike.
         windows: In how many windows in a row.
         seconds: How long these were together.
+        host: The host, where all of its ranks are late; else empty.
+        of: All meetings, where these are the few at which the others waited long for it; else 0.
     """
 
     group: str
@@ -64,37 +80,83 @@ class Straggler(Record):
     chance: float
     windows: int
     seconds: float
+    host: str = ""
+    of: int = 0
 
 
 def find(windows: Sequence[Window]) -> Straggler | None:
-    """Return the rank that others wait for longest; None where none stands out.
+    """Return the rank or host that others wait for longest; None where none stands out.
 
     Args:
         windows: In the order of time.
     """
-    names = {group.group for each in windows for group in each.groups}
-    found = [one for name in sorted(names) for one in _of_group(windows, name)]
+    rank = _longest(_in_stretches([(each.s, each.groups) for each in windows], _is_late, _by_lags))
+    host = _longest(_in_stretches([(each.s, each.hosts) for each in windows], _is_late, _by_lags))
+    if host is not None and (rank is None or host.lag > _ALIKE * rank.lag):
+        return host
+    return rank or _longest(_in_stretches([(each.s, each.seldom) for each in windows], _is_dear, _by_count))
+
+
+def _longest(found: Iterator[Straggler]) -> Straggler | None:
     return max(found, key=lambda one: (one.windows * one.wait, -one.rank), default=None)
 
 
-def _of_group(windows: Sequence[Window], name: str) -> Iterator[Straggler]:
-    """Yield a straggler for each stretch of windows in which a rank of the group is late."""
-    stretch: list[tuple[float, Group]] = []
-    for each in (*windows, Window(0.0, ())):
-        row = next((group for group in each.groups if group.group == name), None)
-        is_late = row is not None and row.n > 0 and row.last > _LAST and row.lag > LAG * row.step
-        if stretch and not (is_late and row is not None and row.rank == stretch[0][1].rank):
-            yield from _judge(stretch)
-            stretch = []
-        if is_late and row is not None:
-            stretch.append((each.s, row))
+def _is_late(row: Group) -> bool:
+    return row.n > 0 and row.last > _LAST and row.lag > LAG * row.step
 
 
-def _judge(stretch: Sequence[tuple[float, Group]]) -> Iterator[Straggler]:
+def _is_dear(row: Group) -> bool:
+    return row.n > 0 and row.last > _MOSTLY and row.wait > _COSTS
+
+
+def _in_stretches(
+    windows: Sequence[tuple[float, Sequence[Group]]],
+    stands_out: Callable[[Group], bool],
+    probability: Callable[[Sequence[Group]], float],
+) -> Iterator[Straggler]:
+    """Yield a straggler for each stretch of windows in which the same rank or host of a group stands out.
+
+    Args:
+        windows: Of each one its seconds, and the rows of its groups.
+        stands_out: Tells whether a row is of a straggler, as far as one window shows it.
+        probability: Returns the probability of the rows of a stretch, were all ranks alike.
+    """
+    for name in sorted({row.group for _, rows in windows for row in rows}):
+        stretch: list[tuple[float, Group]] = []
+        for seconds, rows in (*windows, (0.0, ())):
+            row = next((row for row in rows if row.group == name), None)
+            found = row if row is not None and stands_out(row) else None
+            if stretch and (found is None or (found.rank, found.host) != (stretch[0][1].rank, stretch[0][1].host)):
+                yield from _judge(stretch, probability)
+                stretch = []
+            if found is not None:
+                stretch.append((seconds, found))
+
+
+def _by_lags(rows: Sequence[Group]) -> float:
+    """Return the probability of the lags, in seconds; of a rank that is nearly always last, as shares of a step.
+
+    Where the load of a host changes during a run, both grow and fall with it, and lags in seconds are alike for that.
+    """
+    is_always = all(row.last >= _ALWAYS and row.step > 0 for row in rows)
+    shares = chance([lag / row.step for row in rows for lag in row.batches]) if is_always else 1.0
+    return min(shares, chance([lag for row in rows for lag in row.batches]))
+
+
+def _by_count(rows: Sequence[Group]) -> float:
+    """Return the probability that a rank is last in so many of the long waits, where each rank may be the last."""
+    number = sum(row.n for row in rows)
+    often = sum(round(row.last * row.n) for row in rows)
+    size = max(2, *(row.size for row in rows))
+    tail = (math.comb(number, each) * (size - 1) ** (number - each) for each in range(often, number + 1))
+    return float(sum(tail) / size**number)
+
+
+def _judge(stretch: Sequence[tuple[float, Group]], test: Callable[[Sequence[Group]], float]) -> Iterator[Straggler]:
     rows = [row for _, row in stretch]
     if len(rows) < _WINDOWS:
         return
-    probability = chance([lag for row in rows for lag in row.batches])
+    probability = test(rows)
     size = max(2, *(row.size for row in rows))
     if probability >= CHANCE / size:
         return
@@ -103,7 +165,6 @@ def _judge(stretch: Sequence[tuple[float, Group]]) -> Iterator[Straggler]:
     def mean(name: str) -> float:
         return float(sum(getattr(row, name) * row.n for row in rows) / number)
 
-    seconds = sum(seconds for seconds, _ in stretch)
     yield Straggler(
         rows[0].group,
         rows[0].rank,
@@ -115,7 +176,9 @@ def _judge(stretch: Sequence[tuple[float, Group]]) -> Iterator[Straggler]:
         size,
         probability,
         len(rows),
-        seconds,
+        sum(seconds for seconds, _ in stretch),
+        rows[0].host,
+        sum(row.of for row in rows),
     )
 
 
@@ -149,42 +212,60 @@ def chance(lags: Sequence[float]) -> float:
 
 
 def straggler(facts: Facts) -> Iterator[Cause]:
-    """A rank that is last at most collectives, while the others wait."""
+    """A rank or a host that is last at most collectives, or late at few of them, while the others wait."""
     arrivals = facts.launch.arrivals or Arrivals()
     found = find(arrivals.windows)
     if found is None:
         return
-    own = arrivals.ranks.get(str(found.rank)) or Shares()
-    reasons = [*_reasons(own, arrivals.others), *_clock(facts, found.rank)]
+    if found.host:
+        own: Shares = arrivals.hosts.get(found.host) or HostShares()
+    else:
+        own = arrivals.ranks.get(str(found.rank)) or Shares()
+    host = arrivals.hosts.get(facts.host(found.rank) or "") or HostShares()
+    reasons = [*_reasons(own, arrivals.others, host, found), *_clock(facts, found.rank)]
     why = f": {reasons[0][0]}" if reasons else ""
     measured = (
         "by the devices' own times"
         if arrivals.source == "device"
         else "by the times at which hosts enqueued them, corrected by the clocks of the hosts"
     )
-    seen = f"{found.meetings} meetings of {found.size} ranks in {found.windows} windows, {found.seconds:.0f} s in all"
+    seen = f"{found.of or found.meetings} meetings of {found.size} ranks in {found.windows} windows, "
     odds = f"were the ranks alike, the chance of this would be {_chance_text(found.chance)}"
-    evidence = [f"{seen}, {measured}; {odds}"]
+    evidence = [f"{seen}{found.seconds:.0f} s in all, {measured}; {odds}"]
     if arrivals.source != "device" and found.group.partition(":")[0] not in _ON_HOSTS:
         evidence.append("the collectives run on devices, of which no times were recorded: hosts may run ahead of them")
     evidence += [text for _, text in reasons]
     if not reasons:
         evidence.append("why it is slower does not show: no shared core, steal, throttling, page faults or loader")
+    waiting = f"{found.size - 1} other rank{'s' * (found.size > 2)}"
     yield Cause(
         "straggler",
-        f"{facts.who(found.rank)} arrives last in {found.last:.0%}, +{_ms(found.lag)} of {_ms(found.step)}; "
-        f"the others wait {found.wait:.0%}{why}",
+        f"{_lateness(facts, found)}; the others wait {found.wait:.0%}{why}",
         Certainty.FINDING,
-        rank=found.rank,
-        host=facts.host(found.rank),
+        rank=None if found.host else found.rank,
+        host=found.host or facts.host(found.rank),
         evidence=tuple(evidence),
-        consequences=(f"{found.size - 1} other rank{'s' * (found.size > 2)} waited {found.wait:.0%} of the time",),
-        advice=_advice(reasons),
+        consequences=(f"{'the other ranks' if found.host else waiting} waited {found.wait:.0%} of the time",),
+        advice=_ADVICE.get(reasons[0][0], "") if reasons else "",
     )
+
+
+def _lateness(facts: Facts, found: Straggler) -> str:
+    """Return who is late, how often, and by how much."""
+    if found.host:
+        ranks = [rank for rank in range(facts.world_size) if facts.host(rank) == found.host]
+        who = f"{found.host} (ranks {ranks[0]} to {ranks[-1]})" if len(ranks) > 1 else found.host
+        return f"{who} arrives last in {found.last:.0%}, each rank of it, +{_ms(found.lag)} of {_ms(found.step)}"
+    who = facts.who(found.rank)
+    if found.of:
+        often = round(found.last * found.meetings)
+        return f"{who} arrives late in {often} of {found.of:,} meetings, +{_ms(found.lag)} each time"
+    return f"{who} arrives last in {found.last:.0%}, +{_ms(found.lag)} of {_ms(found.step)}"
 
 
 _ADVICE = {
     "its core is shared": "give each rank cores of its own: launch --cpu-bind, and look who else runs there (`top`)",
+    "the cores of its host are shared": "look who else runs on that host (`top`)",
     "its cores are throttled": "ask for more CPUs in the job or container: its cgroup takes CPU time away",
     "its host loses time to other machines": "use another host: the hypervisor gives its CPUs to others (steal)",
     "it waits for pages from a disk": "lower its memory: pages come back from swap or a file system",
@@ -194,12 +275,20 @@ _ADVICE = {
 }
 
 
-def _advice(reasons: Sequence[tuple[str, str]]) -> str:
-    return _ADVICE.get(reasons[0][0], "") if reasons else ""
+def _reasons(own: Shares, others: Shares, host: HostShares, found: Straggler) -> list[tuple[str, str]]:
+    """Return why a rank or host may be slow, and what shows it, where it has much more of that than the others.
 
+    What explains over half of the time that the others wait comes first, else what explains most. A rank that computes
+    more than the others also waits more for a core, where its host is busy: that is no core which it alone shares.
 
-def _reasons(own: Shares, others: Shares) -> Iterator[tuple[str, str]]:
-    """Yield why a rank may be slow, and what shows it, where it has much more of that than the median of the others."""
+    Args:
+        own: Of the rank, or the median of the host's ranks.
+        others: The median of the others.
+        host: The median of the ranks on the rank's host.
+        found: How late it is.
+    """
+    is_of_host = found.host or (host.ranks > 1 and own.delay <= _TWICE * host.delay)
+    shared = "the cores of its host are shared" if is_of_host else "its core is shared"
     shares = (
         (
             "throttled",
@@ -213,7 +302,7 @@ def _reasons(own: Shares, others: Shares) -> Iterator[tuple[str, str]]:
         ),
         (
             "delay",
-            "its core is shared",
+            shared,
             "it was ready to run and had no core for {own:.0%} of the time, others for {other:.0%}",
         ),
         (
@@ -222,17 +311,28 @@ def _reasons(own: Shares, others: Shares) -> Iterator[tuple[str, str]]:
             "it was in its DataLoader in {own:.0%} of the looks, others in {other:.0%}",
         ),
     )
+    reasons = []
     for name, reason, text in shares:
         mine, other = getattr(own, name), getattr(others, name)
+        if name == "delay" and _unmet(own) <= _MORE * _unmet(others):
+            continue  # it gets as much as others of the time that it wants, and wants more
         if mine >= _SURELY and mine > _TWICE * other:
-            yield reason, text.format(own=mine, other=other)
+            reasons.append((mine - other, reason, text.format(own=mine, other=other)))
     if own.faults >= 10.0 and own.faults > _TWICE * others.faults:
-        yield "it waits for pages from a disk", f"{own.faults:.0f} major page faults/s, others {others.faults:.0f}/s"
+        seen = f"{own.faults:.0f} major page faults/s, others {others.faults:.0f}/s"
+        reasons.append((found.wait, "it waits for pages from a disk", seen))
     if own.where and own.here >= _SURELY and own.where != others.where:
-        yield (
-            f"it was in {own.where}",
-            f"it was in {own.where} in {own.here:.0%} of the looks at its main thread, others less often",
-        )
+        was = "its ranks were" if found.host else "it was"
+        seen = f"{was} in {own.where} in {own.here:.0%} of the looks at the main thread, others less often"
+        # A thread that waits for a core is in some line as well.
+        reasons.append((own.here - own.delay, f"{was} in {own.where}", seen))
+    explained = sorted(reasons, key=lambda one: -min(one[0], found.wait / 2))
+    return [(reason, seen) for _, reason, seen in explained]
+
+
+def _unmet(shares: Shares) -> float:
+    """Return for which share of the time in which a rank could run it had no core; 0 where that is not known."""
+    return shares.delay / (shares.delay + shares.cpu) if shares.cpu > 0 else 0.0 if not shares.delay else 1.0
 
 
 def _clock(facts: Facts, rank: int) -> Iterator[tuple[str, str]]:
@@ -248,8 +348,83 @@ def _clock(facts: Facts, rank: int) -> Iterator[tuple[str, str]]:
         yield "its devices run slower", f"the devices of its host ran at {own:,.0f} MHz, others' at {usual:,.0f} MHz"
 
 
+# Hosts on which all ranks wait for a core: nobody is late there, and all are slow.
+
+
+def waits_for_cores(facts: Facts) -> Iterator[Cause]:
+    """All ranks of a host are ready to run and have no core, for a share of the time that is worth knowing."""
+    arrivals = facts.launch.arrivals or Arrivals()
+    if (arrivals.seconds or 0.0) < _SHORTEST:
+        return
+    rows = []
+    for name, host in arrivals.hosts.items():
+        reason, seen, advice = _crowded(host)
+        least = _WORTH if reason else _BUSY
+        if host.delay >= least and (reason or (arrivals.seconds or 0.0) >= _LONG):
+            rows.append((host.delay, name, host, reason, seen, advice))
+    if not rows:
+        return
+    delay, name, host, reason, seen, advice = max(rows, key=lambda row: (row[0], row[1]))
+    who = "all ranks" if len(facts.launch.plan.hosts) < 2 else f"the ranks on {name}"
+    also = [f"the ranks on {other} do as well, {share:.0%}" for share, other, *_ in rows if other != name]
+    yield Cause(
+        "waits-for-cores",
+        f"{who} wait for a core {delay:.0%} of the time" + (f": {reason}" if reason else ""),
+        Certainty.FINDING,
+        host=name,
+        evidence=(
+            f"half of its {host.ranks} ranks or more were ready to run and had no core for {delay:.0%} of the time",
+            *([seen] if seen else ["what takes the cores does not show: other programs may run there"]),
+            *also[:_MOST_NAMED],
+        ),
+        advice=advice or "look who else runs there (`top`)",
+    )
+
+
+def _crowded(host: HostShares) -> tuple[str, str, str]:
+    """Return what of the launch itself leaves a host's ranks without a core, what shows it and what to do; or nothing.
+
+    Ranks that are more than the cores of their host are no reason by themselves: `launch` says that at its start, and a
+    rank that mostly waits for others needs no core.
+    """
+    cores = host.cores or host.allowed
+    if 0 < host.cores < min(host.ranks, host.allowed):
+        return (
+            f"{host.ranks} ranks may use {_count(host.cores, 'core')} of {host.allowed}",
+            f"the {host.ranks} ranks are bound to {_count(host.cores, 'core')}, the launch may use {host.allowed}",
+            (
+                "give each rank cores of its own: launch --cpu-bind, and look for what binds them: taskset, numactl, "
+                "srun, os.sched_setaffinity"
+            ),
+        )
+    if host.throttled >= _WORTH and host.throttled > host.delay / 2:
+        return (
+            f"their cgroup stops them {host.throttled:.0%} of the time",
+            f"the cgroup of its ranks was throttled for {host.throttled:.0%} of the time",
+            _ADVICE["its cores are throttled"],
+        )
+    if host.threads > 1 and 0 < cores < host.threads * host.ranks:
+        said = f" (OMP_NUM_THREADS={host.omp})" if host.omp >= host.threads else ""
+        fair = max(1, cores // host.ranks)
+        return (
+            f"{host.ranks} ranks compute with {host.threads} threads each on {_count(cores, 'core')}{said}",
+            f"torch computes with {host.threads * host.ranks} threads on {_count(cores, 'core')}",
+            (
+                f"use {_count(fair, 'thread')} per rank: leave OMP_NUM_THREADS unset, and launch sets it, or call "
+                f"torch.set_num_threads({fair})"
+            ),
+        )
+    return "", "", ""
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def _ms(seconds: float) -> str:
     value = seconds * 1e3
+    if value >= 1000:
+        return f"{seconds:.1f} s"
     return f"{value:.0f} ms" if value >= 10 else f"{value:.2g} ms"
 
 

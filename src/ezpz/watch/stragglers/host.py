@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from ezpz.launch.contract import cores
 from ezpz.launch.watchers import HostHandle, HostSide
 from ezpz.watch.stragglers import messages
 
@@ -19,6 +22,7 @@ class ArrivalsOfHost(HostSide):
     def __init__(self, handle: HostHandle) -> None:
         super().__init__(handle)
         self._arrivals: list[messages.RankArrivals] = []
+        self._cpus: dict[int, int] = {}  # of each rank, the CPUs that it may use, as bits
 
     def hear(self, rank: RankProcess, message: Message) -> None:
         """Keep what a rank tells until the others of this host have."""
@@ -31,10 +35,14 @@ class ArrivalsOfHost(HostSide):
                 group=message.group,
                 span=message.span,
                 figures=[*figures, message.loader, message.here],
+                threads=message.threads,
+                omp=message.omp,
                 times=message.times,
                 where=message.where,
             )
         )
+        with contextlib.suppress(ValueError):
+            self._cpus[rank.rank] = int(message.cpus, 16)
         if not self.handle.waits():
             self.handle.after(_TOGETHER, self.finish)
 
@@ -42,4 +50,11 @@ class ArrivalsOfHost(HostSide):
         """Report them."""
         reported, self._arrivals = self._arrivals, []
         if reported:
-            self.handle.report(messages.ArrivalsTold(clock=self.handle.clock, ranks=reported))
+            together = 0
+            for cpus in self._cpus.values():
+                together |= cpus
+            self.handle.report(
+                messages.ArrivalsTold(
+                    clock=self.handle.clock, cores=f"{together:b}".count("1"), allowed=cores(), ranks=reported
+                )
+            )

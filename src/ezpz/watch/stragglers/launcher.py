@@ -3,11 +3,13 @@
     arrivals.jsonl, a line per window:
 
     {"v":1,"t":1795287630.2,"s":30.1,"source":"host","groups":[{"group":"gloo:0","size":2,"n":80,"step":0.37,"rank":1,
-     "last":0.92,"lag":0.16,"wait":0.43,"batches":[0.16,0.158,0.161,0.16]}],"lag":{"0":0,"1":0.16}}
+     "last":0.92,"lag":0.16,"wait":0.43,"batches":[0.16,0.158,0.161,0.16]}],"hosts":[],"seldom":[],
+     "lag":{"0":0,"1":0.16}}
 
-``t`` is its end by the launcher's clock, ``s`` its length; `ezpz.why.lag.window` says what a group's fields are, and
-``lag`` is the mean of each rank, of many ranks those of the last. A window with too few meetings continues until it has
-enough. Of a run that ends before it has three of them, what was seen is divided into three.
+``t`` is its end by the launcher's clock, ``s`` its length; `window`, `host_window` and `seldom_window` of
+`ezpz.why.lag` say what the fields of ``groups``, ``hosts`` and ``seldom`` are, and ``lag`` is the mean of each rank, of
+many ranks those of the last. A window with too few meetings continues until it has enough. Of a run that ends before it
+has three of them, what was seen is divided into three.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ import time
 from ezpz.files import open_closed, write_whole
 from ezpz.launch.watchers import LauncherHandle, LauncherSide
 from ezpz.watch.stragglers.messages import ArrivalsTold, RankArrivals
-from ezpz.why.lag import FEWEST, CollectiveArrival, mean_lags, meetings, window
+from ezpz.why.lag import FEWEST, CollectiveArrival, host_window, mean_lags, meetings, seldom_window, window
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from typing import Any
 
     from ezpz.launch.agent_messages import Message
@@ -37,6 +39,8 @@ _WINDOW = 30.0  # seconds
 _LATER = 8.0  # seconds for the lines of all ranks of a moment to come
 _MOST_WINDOWS = 240  # in memory, in the file and in run.json: of more, each two neighbours become one
 _LAST_WINDOWS = 60  # of which run.json has the figures of groups
+_MOST_HOSTS = 60  # in run.json
+_LATE = ("groups", "hosts", "seldom")  # in a window, each a list of who is late
 _MOST_LAGS = 1024  # ranks in a window
 _MOST_GROUPS = 4096
 _KEPT = 2048  # collectives of a group that wait for the arrival of more ranks
@@ -70,14 +74,16 @@ def read_times(text: str) -> list[tuple[int, float, float | None]]:
 class _RankSums:
     """What one rank has reported of itself: sums over its lines."""
 
-    __slots__ = ("lines", "span", "sums")
+    __slots__ = ("lines", "omp", "span", "sums", "threads")
 
     def __init__(self) -> None:
         self.span, self.sums = 0.0, [0.0] * len(_FIGURES)
+        self.threads = self.omp = 0  # the last that it told
         self.lines: dict[str, float] = {}  # line of code: seconds
 
     def add(self, report: RankArrivals) -> None:
         self.span += report.span
+        self.threads, self.omp = report.threads, report.omp
         for index, value in enumerate(report.figures[: len(_FIGURES)]):
             self.sums[index] += value if index < _RATES else value * report.span
         if report.where and len(report.figures) == len(_FIGURES):
@@ -107,6 +113,8 @@ class ArrivalRecord(LauncherSide):
         self._first: list[Meeting] = []  # of those before, as long as they are too few
         self._windows: list[dict[str, Any]] = []
         self._of: dict[int, _RankSums] = {}
+        self._hosts: dict[int, str] = {}  # of each rank, the name of its host
+        self._cores: dict[str, tuple[int, int]] = {}  # CPUs of a host: those that its ranks may use, and the launch
         self._heard_at = 0.0
         self._begin: float | None = None
         self._on_device = False
@@ -114,9 +122,10 @@ class ArrivalRecord(LauncherSide):
 
     def hear(self, host: int, report: Message) -> None:
         """Take in what the ranks of a host have reported."""
-        del host
         if not isinstance(report, ArrivalsTold):
             return
+        name = self.handle.host(host)
+        self._cores[name] = report.cores, report.allowed
         # A new look of all ranks: what came at the one before is complete.
         now = time.monotonic()
         if self._heard_at and now - self._heard_at > 2.0:
@@ -127,6 +136,7 @@ class ArrivalRecord(LauncherSide):
             if one.rank < 0 or (one.group not in self._open and len(self._open) >= _MOST_GROUPS):
                 continue
             self._of.setdefault(one.rank, _RankSums()).add(one)
+            self._hosts[one.rank] = name
             waiting = self._open.setdefault(one.group, {})
             self._join(one.rank, one.group)
             for number, at, device in read_times(one.times):
@@ -190,6 +200,8 @@ class ArrivalRecord(LauncherSide):
             "s": round(end - begin, 3),
             "source": "device" if self._on_device else "host",
             "groups": window(found),
+            "hosts": host_window(found, self._hosts),
+            "seldom": seldom_window(found),
             "lag": {str(rank): lags[rank] for rank in ranks},
         }
 
@@ -206,16 +218,45 @@ class ArrivalRecord(LauncherSide):
             return None
         if len(self._windows) <= _DIVIDED and self._first:
             self._divide()
-        late = {str(group["rank"]) for row in self._windows for group in row["groups"]}
+        late = {str(group["rank"]) for row in self._windows for name in _LATE for group in row[name]}
+        late_hosts = {group["host"] for row in self._windows for group in row["hosts"]}
         shares = {rank: one.shares() for rank, one in self._of.items()}
-        others = [share for rank, share in shares.items() if str(rank) not in late] or list(shares.values())
+        others = [
+            share for rank, share in shares.items() if str(rank) not in late and self._hosts.get(rank) not in late_hosts
+        ] or list(shares.values())
         return {
             "source": self._windows[-1]["source"],
             "seconds": _short(sum(row["s"] for row in self._windows)),
-            "windows": [{name: row[name] for name in ("t", "s", "groups")} for row in self._windows[-_LAST_WINDOWS:]],
+            "windows": [{name: row[name] for name in ("t", "s", *_LATE)} for row in self._windows[-_LAST_WINDOWS:]],
             "ranks": {rank: shares[int(rank)] for rank in sorted(late, key=int)[:_LAST_WINDOWS] if int(rank) in shares},
             "others": _typical(others),
+            "hosts": self._of_hosts(shares, late_hosts),
         }
+
+    def _of_hosts(self, shares: Mapping[int, dict[str, Any]], late: Collection[str]) -> dict[str, Any]:
+        """Return what is known of the hosts that were late, and of those whose ranks waited longest for a core."""
+        members: dict[str, list[int]] = {}
+        for rank in sorted(shares):
+            members.setdefault(self._hosts[rank], []).append(rank)
+        delay = {
+            name: sorted(shares[rank]["delay"] for rank in ranks)[(len(ranks) - 1) // 2]
+            for name, ranks in members.items()
+        }
+        found = {}
+        for name in sorted(members, key=lambda each: (each not in late, -delay[each], each))[:_MOST_HOSTS]:
+            ranks = members[name]
+            cores, allowed = self._cores[name]
+            busiest = max((self._of[rank] for rank in ranks), key=lambda one: one.threads)
+            found[name] = {
+                **_typical([shares[rank] for rank in ranks]),
+                "delay": delay[name],
+                "ranks": len(ranks),
+                "cores": cores,
+                "allowed": allowed,
+                "threads": busiest.threads,
+                "omp": busiest.omp,
+            }
+        return found
 
     def _divide(self) -> None:
         """Make three windows of equal length of all that was seen, where it is enough for them."""
