@@ -40,6 +40,7 @@ _COST = 500.0  # a look may cost one part in so many of the time until the next 
 _LOOK = 0.5  # seconds between two looks at the main thread, on average
 _MOST, _FEW, _LARGE = 256, 16, 1024  # arrivals in a line; in the largest worlds, and from how many ranks on fewer
 _ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier")  # as torch's backends name them
+_PLACES = 3  # lines of code that are told, those in which the main thread was most
 _LOADER = f"{os.sep}torch{os.sep}utils{os.sep}data{os.sep}"
 _MEETS = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|/lib(?:64)?/(?:python|pypy)3[.\d]*t?/|^<")
@@ -125,15 +126,15 @@ class _Reporter:
             used = [after - before for after, before in zip(counters, self._before, strict=True)]
             self._before = counters
             looks = max(1, self._looks)
-            line = max(self._lines, key=self._lines.__getitem__, default="")
-            here = self._lines.get(line, 0) / looks
+            most = sorted(self._lines, key=lambda line: -self._lines[line])[:_PLACES]
+            places = "\t".join(f"{self._lines[line] / looks:.3g} {line}" for line in most)
             self._cost = time.thread_time() - began
             loading = self._loading / looks
             self._looks, self._loading, self._lines = 0, 0, {}
             if not times:
                 return progress.is_heard()
-            words = [f"{value:.4g}" for value in (span, *used, loading, here)]
-            return progress.tell("arrivals", group, *words, *_cores(), times, line)
+            words = [f"{value:.4g}" for value in (span, *used, loading)]
+            return progress.tell("arrivals", group, *words, *_cores(), times, places)
 
 
 def _entries(dump: bytes) -> list[dict[str, Any]]:

@@ -325,7 +325,8 @@ class Shares(Record):
         loader: The share of the looks in which it was in its DataLoader.
         faults: Major page faults per second.
         here: The share of the looks in which its main thread was at ``where``.
-        where: A place in the user's code.
+        where: A place in the user's code: of a rank or host, the one at which it was more than the others.
+        others_here: The share of the looks in which the others were there; null in older records.
     """
 
     throttled: float = real_field(default=0.0)
@@ -336,6 +337,7 @@ class Shares(Record):
     faults: float = real_field(default=0.0)
     here: float = real_field(default=0.0)
     where: str = text_field(LONGEST, default="")
+    others_here: float | None = real_field(default=None)
 
 
 class HostShares(Shares):
@@ -346,6 +348,7 @@ class HostShares(Shares):
         delay: The share in which a rank was ready to run and had no core, the lower median.
         cores: How many CPUs these ranks may use, each hardware thread of a core counted; 0 where that is not known.
         allowed: How many the launch may use on the host.
+        there: How many the host has.
         threads: Threads with which torch computes in one rank, at most.
         omp: ``OMP_NUM_THREADS`` of that rank; 0 where it is not set.
     """
@@ -353,6 +356,7 @@ class HostShares(Shares):
     ranks: int = number_field(0, _MOST_RANKS, default=0)
     cores: int = number_field(0, _MOST_RANKS, default=0)
     allowed: int = number_field(0, _MOST_RANKS, default=0)
+    there: int = number_field(0, _MOST_RANKS, default=0)
     threads: int = number_field(0, _MOST_RANKS, default=0)
     omp: int = number_field(0, _MOST_RANKS, default=0)
 

@@ -70,15 +70,19 @@ class Meeting(Record):
     lags: Mapping[int, float]
 
 
-def meetings(group: str, collectives: Mapping[int, Mapping[int, CollectiveArrival]]) -> list[Meeting]:
+def meetings(
+    group: str, collectives: Mapping[int, Mapping[int, CollectiveArrival]], earlier: tuple[int, float] | None = None
+) -> list[Meeting]:
     """Return the meetings of a group.
 
     Args:
         group: Its name.
         collectives: Sequence number to the arrival of every rank of the group.
+        earlier: Sequence number of the collective before them, and when the first rank came to its meeting; None where
+            none is known.
     """
     found: list[Meeting] = []
-    before: int | None = None
+    before, since = earlier or (None, 0.0)
     last = float("-inf")  # when the last rank had come to the present meeting
     for number in sorted(collectives):
         arrivals = collectives[number]
@@ -90,8 +94,8 @@ def meetings(group: str, collectives: Mapping[int, Mapping[int, CollectiveArriva
         if is_next and first < last:
             last = max(last, end)
             continue
-        found.append(Meeting(group, first, first - found[-1].at if is_next and found else None, lags))
-        last = end
+        found.append(Meeting(group, first, first - since if is_next else None, lags))
+        last, since = end, first
     return found
 
 

@@ -12,7 +12,7 @@ A finding needs three windows in a row (`ezpz.why.lag`) in each of which the sam
 A host with several ranks, of which each is last as often as the next, is judged in the same way: it comes when its
 first rank does. A rank that is seldom late, and long then, is judged by time: the others must wait for it in over a
 quarter of the whole, and it must have been last at so many of the long waits that ranks which are alike would show it
-with p < 0.0001 / ranks, by the binomial distribution. A rank that evaluates or saves for the others costs less.
+with p < 0.001 / ranks, by the binomial distribution. A rank that evaluates or saves for the others costs less.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = ["CHANCE", "LAG", "Straggler", "chance", "find", "straggler", "waits_f
 
 _WINDOWS = 3
 _LAST, LAG = 0.6, 0.1  # share of the meetings in which it is last; lag as a share of a step
+_SELDOM = 0.001  # the same where a quarter of the time is lost: 13 of 13 long waits show a rank, of two as well
 _ALWAYS = 0.95  # share of the meetings: ranks that are alike are not last so often for three windows
 CHANCE = 0.0001  # for all ranks of the group together
 _COSTS, _MOSTLY = 0.25, 0.6  # share of the time that a seldom straggler costs, and of the long waits that are for it
@@ -45,7 +46,8 @@ _ON_HOSTS = {"gloo", "mpi", "ucc"}  # backends whose collectives begin when the 
 _SLOW_CLOCK = 0.9  # times the clock of other hosts' devices
 # Shares of the time in which ranks have no core: where the launch itself is why, and where others are. A host that is
 # busy for a moment slows no run down.
-_WORTH, _BUSY = 0.1, 0.3
+_WORTH, _BUSY = 0.05, 0.3
+_UNMET = 0.25  # of the time in which a rank could run
 _SHORTEST, _LONG = 5.0, 60.0  # seconds of meetings that were seen: for the first, and for the second
 _MOST_NAMED = 8  # hosts beside the first
 
@@ -90,11 +92,12 @@ def find(windows: Sequence[Window]) -> Straggler | None:
     Args:
         windows: In the order of time.
     """
-    rank = _longest(_in_stretches([(each.s, each.groups) for each in windows], _is_late, _by_lags))
-    host = _longest(_in_stretches([(each.s, each.hosts) for each in windows], _is_late, _by_lags))
+    rank = _longest(_in_stretches([(each.s, each.groups) for each in windows], _is_late, _by_lags, CHANCE))
+    host = _longest(_in_stretches([(each.s, each.hosts) for each in windows], _is_late, _by_lags, CHANCE))
     if host is not None and (rank is None or host.lag > _ALIKE * rank.lag):
         return host
-    return rank or _longest(_in_stretches([(each.s, each.seldom) for each in windows], _is_dear, _by_count))
+    seldom = [(each.s, each.seldom) for each in windows]
+    return rank or _longest(_in_stretches(seldom, _is_dear, _by_count, _SELDOM))
 
 
 def _longest(found: Iterator[Straggler]) -> Straggler | None:
@@ -113,6 +116,7 @@ def _in_stretches(
     windows: Sequence[tuple[float, Sequence[Group]]],
     stands_out: Callable[[Group], bool],
     probability: Callable[[Sequence[Group]], float],
+    most: float,
 ) -> Iterator[Straggler]:
     """Yield a straggler for each stretch of windows in which the same rank or host of a group stands out.
 
@@ -120,6 +124,7 @@ def _in_stretches(
         windows: Of each one its seconds, and the rows of its groups.
         stands_out: Tells whether a row is of a straggler, as far as one window shows it.
         probability: Returns the probability of the rows of a stretch, were all ranks alike.
+        most: The probability below which it is a straggler, for all ranks of the group together.
     """
     for name in sorted({row.group for _, rows in windows for row in rows}):
         stretch: list[tuple[float, Group]] = []
@@ -127,7 +132,7 @@ def _in_stretches(
             row = next((row for row in rows if row.group == name), None)
             found = row if row is not None and stands_out(row) else None
             if stretch and (found is None or (found.rank, found.host) != (stretch[0][1].rank, stretch[0][1].host)):
-                yield from _judge(stretch, probability)
+                yield from _judge(stretch, probability, most)
                 stretch = []
             if found is not None:
                 stretch.append((seconds, found))
@@ -152,13 +157,15 @@ def _by_count(rows: Sequence[Group]) -> float:
     return float(sum(tail) / size**number)
 
 
-def _judge(stretch: Sequence[tuple[float, Group]], test: Callable[[Sequence[Group]], float]) -> Iterator[Straggler]:
+def _judge(
+    stretch: Sequence[tuple[float, Group]], test: Callable[[Sequence[Group]], float], most: float
+) -> Iterator[Straggler]:
     rows = [row for _, row in stretch]
     if len(rows) < _WINDOWS:
         return
     probability = test(rows)
     size = max(2, *(row.size for row in rows))
-    if probability >= CHANCE / size:
+    if probability >= most / size:
         return
     number = sum(row.n for row in rows)
 
@@ -321,9 +328,12 @@ def _reasons(own: Shares, others: Shares, host: HostShares, found: Straggler) ->
     if own.faults >= 10.0 and own.faults > _TWICE * others.faults:
         seen = f"{own.faults:.0f} major page faults/s, others {others.faults:.0f}/s"
         reasons.append((found.wait, "it waits for pages from a disk", seen))
-    if own.where and own.here >= _SURELY and own.where != others.where:
+    usual = own.others_here
+    is_apart = own.where != others.where if usual is None else own.here > _TWICE * usual
+    if own.where and own.here >= _SURELY and is_apart:
         was = "its ranks were" if found.host else "it was"
-        seen = f"{was} in {own.where} in {own.here:.0%} of the looks at the main thread, others less often"
+        seen = f"{was} in {own.where} in {own.here:.0%} of the looks at the main thread, others "
+        seen += "less often" if usual is None else f"in {usual:.0%}"
         # A thread that waits for a core is in some line as well.
         reasons.append((own.here - own.delay, f"{was} in {own.where}", seen))
     explained = sorted(reasons, key=lambda one: -min(one[0], found.wait / 2))
@@ -360,16 +370,18 @@ def waits_for_cores(facts: Facts) -> Iterator[Cause]:
     for name, host in arrivals.hosts.items():
         reason, seen, advice = _crowded(host)
         least = _WORTH if reason else _BUSY
-        if host.delay >= least and (reason or (arrivals.seconds or 0.0) >= _LONG):
+        if host.delay >= least and _unmet(host) >= _UNMET and (reason or (arrivals.seconds or 0.0) >= _LONG):
             rows.append((host.delay, name, host, reason, seen, advice))
     if not rows:
         return
     delay, name, host, reason, seen, advice = max(rows, key=lambda row: (row[0], row[1]))
     who = "all ranks" if len(facts.launch.plan.hosts) < 2 else f"the ranks on {name}"
+    cores = host.cores or host.allowed
+    shared = f"{host.ranks} ranks share {_count(cores, 'core')}" if 0 < cores < host.ranks else ""
     also = [f"the ranks on {other} do as well, {share:.0%}" for share, other, *_ in rows if other != name]
     yield Cause(
         "waits-for-cores",
-        f"{who} wait for a core {delay:.0%} of the time" + (f": {reason}" if reason else ""),
+        f"{who} wait for a core {delay:.0%} of the time" + (f": {reason or shared}" if reason or shared else ""),
         Certainty.FINDING,
         host=name,
         evidence=(
@@ -384,13 +396,18 @@ def waits_for_cores(facts: Facts) -> Iterator[Cause]:
 def _crowded(host: HostShares) -> tuple[str, str, str]:
     """Return what of the launch itself leaves a host's ranks without a core, what shows it and what to do; or nothing.
 
-    Ranks that are more than the cores of their host are no reason by themselves: `launch` says that at its start, and a
-    rank that mostly waits for others needs no core.
+    More ranks than the host has cores are no reason by themselves: `launch` notes that at its start.
     """
     cores = host.cores or host.allowed
+    if 0 < host.allowed < min(host.ranks, host.there):
+        return (
+            f"{host.ranks} ranks may use {_count(cores, 'core')} of {host.there}",
+            f"the launch itself may use no more than {_count(host.allowed, 'core')} of the host",
+            "ask for more CPUs per task or host (Slurm: --cpus-per-task), or look for taskset in front of launch",
+        )
     if 0 < host.cores < min(host.ranks, host.allowed):
         return (
-            f"{host.ranks} ranks may use {_count(host.cores, 'core')} of {host.allowed}",
+            f"{host.ranks} ranks may use {_count(host.cores, 'core')} of {host.there or host.allowed}",
             f"the {host.ranks} ranks are bound to {_count(host.cores, 'core')}, the launch may use {host.allowed}",
             (
                 "give each rank cores of its own: launch --cpu-bind, and look for what binds them: taskset, numactl, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 from ezpz.launch.contract import cores
 from ezpz.launch.watchers import HostHandle, HostSide
@@ -34,7 +35,7 @@ class ArrivalsOfHost(HostSide):
                 rank=rank.rank,
                 group=message.group,
                 span=message.span,
-                figures=[*figures, message.loader, message.here],
+                figures=[*figures, message.loader],
                 threads=message.threads,
                 omp=message.omp,
                 times=message.times,
@@ -55,6 +56,10 @@ class ArrivalsOfHost(HostSide):
                 together |= cpus
             self.handle.report(
                 messages.ArrivalsTold(
-                    clock=self.handle.clock, cores=f"{together:b}".count("1"), allowed=cores(), ranks=reported
+                    clock=self.handle.clock,
+                    cores=f"{together:b}".count("1"),
+                    allowed=cores(),
+                    there=os.cpu_count() or 0,
+                    ranks=reported,
                 )
             )

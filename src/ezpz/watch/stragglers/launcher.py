@@ -14,6 +14,7 @@ has three of them, what was seen is divided into three.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -39,12 +40,13 @@ _WINDOW = 30.0  # seconds
 _LATER = 8.0  # seconds for the lines of all ranks of a moment to come
 _MOST_WINDOWS = 240  # in memory, in the file and in run.json: of more, each two neighbours become one
 _LAST_WINDOWS = 60  # of which run.json has the figures of groups
+_MOST_LINES = 16  # of code, of each rank
 _MOST_HOSTS = 60  # in run.json
 _LATE = ("groups", "hosts", "seldom")  # in a window, each a list of who is late
 _MOST_LAGS = 1024  # ranks in a window
 _MOST_GROUPS = 4096
 _KEPT = 2048  # collectives of a group that wait for the arrival of more ranks
-_FIGURES = ("delay", "cpu", "faults", "throttled", "steal", "loader", "here")
+_FIGURES = ("delay", "cpu", "faults", "throttled", "steal", "loader")
 _RATES = 5  # of them are counted over the span; the others are shares
 _DIVIDED = 3
 _SHORTEST = 5.0  # seconds that windows at an end must have together
@@ -86,19 +88,21 @@ class _RankSums:
         self.threads, self.omp = report.threads, report.omp
         for index, value in enumerate(report.figures[: len(_FIGURES)]):
             self.sums[index] += value if index < _RATES else value * report.span
-        if report.where and len(report.figures) == len(_FIGURES):
-            self.lines[report.where] = self.lines.get(report.where, 0.0) + report.figures[-1] * report.span
-            while len(self.lines) > 16:
-                del self.lines[min(self.lines, key=self.lines.__getitem__)]
+        for place in report.where.split("\t"):
+            share, _, line = place.partition(" ")
+            with contextlib.suppress(ValueError):
+                self.lines[line] = self.lines.get(line, 0.0) + min(1.0, max(0.0, float(share))) * report.span
+        while len(self.lines) > _MOST_LINES:
+            del self.lines[min(self.lines, key=self.lines.__getitem__)]
 
     def shares(self) -> dict[str, Any]:
         span = max(self.span, 1e-3)
-        where = max(self.lines, key=self.lines.__getitem__, default="")
-        return {
-            **{name: _short(value / span) for name, value in zip(_FIGURES, self.sums, strict=True)},
-            "here": _short(self.lines.get(where, 0.0) / span),
-            "where": where,
-        }
+        return {name: _short(value / span) for name, value in zip(_FIGURES, self.sums, strict=True)}
+
+    def places(self) -> dict[str, float]:
+        """Return the share of the looks in which it was in each line."""
+        span = max(self.span, 1e-3)
+        return {line: seconds / span for line, seconds in self.lines.items()}
 
 
 class ArrivalRecord(LauncherSide):
@@ -109,12 +113,13 @@ class ArrivalRecord(LauncherSide):
         self._path = os.path.join(handle.folder, ARRIVALS) if handle.folder else ""
         self._open: dict[str, dict[int, dict[int, CollectiveArrival]]] = {}  # group -> collective -> rank
         self._members: dict[str, set[int]] = {}
+        self._before: dict[str, tuple[int, float]] = {}  # of a group, its last collective and the meeting of that
         self._ready: list[Meeting] = []  # of the window that is open
         self._first: list[Meeting] = []  # of those before, as long as they are too few
         self._windows: list[dict[str, Any]] = []
         self._of: dict[int, _RankSums] = {}
         self._hosts: dict[int, str] = {}  # of each rank, the name of its host
-        self._cores: dict[str, tuple[int, int]] = {}  # CPUs of a host: those that its ranks may use, and the launch
+        self._cores: dict[str, dict[str, int]] = {}  # of a host, which CPUs are there, and may be used
         self._heard_at = 0.0
         self._begin: float | None = None
         self._on_device = False
@@ -125,7 +130,7 @@ class ArrivalRecord(LauncherSide):
         if not isinstance(report, ArrivalsTold):
             return
         name = self.handle.host(host)
-        self._cores[name] = report.cores, report.allowed
+        self._cores[name] = {"cores": report.cores, "allowed": report.allowed, "there": report.there}
         # A new look of all ranks: what came at the one before is complete.
         now = time.monotonic()
         if self._heard_at and now - self._heard_at > 2.0:
@@ -160,8 +165,10 @@ class ArrivalRecord(LauncherSide):
             whole = {number: arrivals for number, arrivals in waiting.items() if len(arrivals) == size}
             if size < 2 or not whole:
                 continue
-            self._ready += meetings(group, whole)
             last = max(whole)
+            found = meetings(group, whole, self._before.get(group))
+            self._ready += found
+            self._before[group] = last, found[-1].at
             for number in [each for each in waiting if each <= last]:
                 del waiting[number]
 
@@ -221,19 +228,36 @@ class ArrivalRecord(LauncherSide):
         late = {str(group["rank"]) for row in self._windows for name in _LATE for group in row[name]}
         late_hosts = {group["host"] for row in self._windows for group in row["hosts"]}
         shares = {rank: one.shares() for rank, one in self._of.items()}
-        others = [
-            share for rank, share in shares.items() if str(rank) not in late and self._hosts.get(rank) not in late_hosts
-        ] or list(shares.values())
+        others = [rank for rank in shares if str(rank) not in late and self._hosts[rank] not in late_hosts] or list(
+            shares
+        )
         return {
             "source": self._windows[-1]["source"],
             "seconds": _short(sum(row["s"] for row in self._windows)),
             "windows": [{name: row[name] for name in ("t", "s", *_LATE)} for row in self._windows[-_LAST_WINDOWS:]],
-            "ranks": {rank: shares[int(rank)] for rank in sorted(late, key=int)[:_LAST_WINDOWS] if int(rank) in shares},
-            "others": _typical(others),
-            "hosts": self._of_hosts(shares, late_hosts),
+            "ranks": {
+                str(rank): {**shares[rank], **self._place([rank], others)}
+                for rank in sorted(map(int, late))[:_LAST_WINDOWS]
+                if rank in shares
+            },
+            "others": {**_typical([shares[rank] for rank in others]), **self._place(others, [])},
+            "hosts": self._of_hosts(shares, late_hosts, others),
         }
 
-    def _of_hosts(self, shares: Mapping[int, dict[str, Any]], late: Collection[str]) -> dict[str, Any]:
+    def _place(self, ranks: Sequence[int], others: Sequence[int]) -> dict[str, Any]:
+        """Return the line in which ranks were more than others, with their share of looks and that of the others."""
+        own = _typical_places([self._of[rank].places() for rank in ranks])
+        usual = _typical_places([self._of[rank].places() for rank in others if rank not in ranks])
+        where = max(own, key=lambda line: own[line] - usual.get(line, 0.0), default="")
+        return {
+            "here": _short(own.get(where, 0.0)),
+            "where": where,
+            "others_here": _short(usual.get(where, 0.0)),
+        }
+
+    def _of_hosts(
+        self, shares: Mapping[int, dict[str, Any]], late: Collection[str], others: Sequence[int]
+    ) -> dict[str, Any]:
         """Return what is known of the hosts that were late, and of those whose ranks waited longest for a core."""
         members: dict[str, list[int]] = {}
         for rank in sorted(shares):
@@ -245,14 +269,13 @@ class ArrivalRecord(LauncherSide):
         found = {}
         for name in sorted(members, key=lambda each: (each not in late, -delay[each], each))[:_MOST_HOSTS]:
             ranks = members[name]
-            cores, allowed = self._cores[name]
             busiest = max((self._of[rank] for rank in ranks), key=lambda one: one.threads)
             found[name] = {
                 **_typical([shares[rank] for rank in ranks]),
+                **self._place(ranks, others),
                 "delay": delay[name],
                 "ranks": len(ranks),
-                "cores": cores,
-                "allowed": allowed,
+                **self._cores[name],
                 "threads": busiest.threads,
                 "omp": busiest.omp,
             }
@@ -301,12 +324,22 @@ def _joined(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _typical(shares: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the median of each figure over ranks, and the line in which most of them are."""
-    if not shares:
-        return {}
-    middle = {name: _short(sorted(share[name] for share in shares)[len(shares) // 2]) for name in _FIGURES}
-    lines = [share["where"] for share in shares]
-    return {**middle, "where": max(sorted(set(lines)), key=lines.count)}
+    """Return the median of each figure over ranks."""
+    return {name: sorted(share[name] for share in shares)[len(shares) // 2] for name in _FIGURES} if shares else {}
+
+
+def _typical_places(places: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median over ranks of the share of looks in each line; a rank that was never there counts with 0."""
+    known: dict[str, list[float]] = {}
+    for each in places:
+        for line, share in each.items():
+            known.setdefault(line, []).append(share)
+    middle = len(places) // 2
+    return {
+        line: sorted(shares)[middle - absent]
+        for line, shares in known.items()
+        if middle >= (absent := len(places) - len(shares))
+    }
 
 
 def _short(value: float) -> float:
