@@ -16,6 +16,7 @@ __all__ = [
     "CALLS",
     "asked_ranks",
     "call_of",
+    "idle_ranks",
     "is_at_end",
     "is_elsewhere",
     "line_of",
@@ -23,6 +24,7 @@ __all__ = [
     "ranks_that_wait",
     "spot",
     "still_ranks",
+    "was_asked_twice",
     "woken_ranks",
 ]
 
@@ -54,6 +56,7 @@ _WHOLE = 60  # frames: of a deeper stack the outermost ones may have been left o
 # Outermost frames of a program's own lines, and of a thread, which is looked at where the main one runs no Python.
 _MAIN = {"<module>", "_run_module_as_main", "_run_code", "_bootstrap"}
 _STILL_CPU = 0.02  # share of a core that a rank uses at most that stands still: its other threads may beat
+_IDLE_CPU = 0.2  # the same of one that computes nothing, and may look for something again and again
 _STILL_SWITCHES = 2  # times that its main thread wakes up at most: the signal for its stack wakes it once
 
 
@@ -129,6 +132,21 @@ def woken_ranks(facts: Facts) -> set[int]:
         for rank, each in asked_ranks(facts).items()
         if rank in before and 0 <= before[rank].switches < each.switches - _STILL_SWITCHES
     }
+
+
+def idle_ranks(facts: Facts) -> set[int]:
+    """Return the ranks that used little CPU between two looks, and so computed nothing."""
+    hang, before = facts.launch.hang, _asked_before(facts)
+    return {
+        rank
+        for rank, each in asked_ranks(facts).items()
+        if hang and rank in before and 0 <= before[rank].cpu >= each.cpu - _IDLE_CPU * hang.apart
+    }
+
+
+def was_asked_twice(facts: Facts) -> bool:
+    """Tell whether two looks say how much CPU ranks have used in between."""
+    return any(each.cpu >= 0 for each in _asked_before(facts).values())
 
 
 def _asked_before(facts: Facts) -> dict[int, AskedRank]:

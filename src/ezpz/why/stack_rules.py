@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ezpz.fields import replace
 from ezpz.records.collectives_record import Entry
 from ezpz.why.cause import Cause, Certainty
 from ezpz.why.hang_rules import culprit, different_calls, gone_ranks, raised_at_end, seen_of
@@ -15,6 +16,7 @@ from ezpz.why.rank_places import (
     BETWEEN_TWO,
     asked_ranks,
     call_of,
+    idle_ranks,
     is_at_end,
     is_elsewhere,
     line_of,
@@ -22,6 +24,7 @@ from ezpz.why.rank_places import (
     ranks_that_wait,
     spot,
     still_ranks,
+    was_asked_twice,
     woken_ranks,
 )
 
@@ -53,10 +56,14 @@ def missing_by_stacks(facts: Facts) -> Iterator[Cause]:
         return
     if woken_ranks(facts) & set(inside):  # they waited for a moment, and the run goes on
         return
+    polls = was_asked_twice(facts) and bool(set(inside) - still_ranks(facts))
+    if polls:  # as MPI does, and perhaps for a moment only: who computes may come yet
+        outside = [rank for rank in outside if _never_comes(facts, rank)]
     if inside and outside and len(outside) <= max(1, len(known) // 2):
         yield from elsewhere(facts, outside, inside)
-    elif not outside and not BETWEEN_TWO.issuperset(map(call_of, inside.values())):
-        yield from in_different_calls(facts, inside)
+    elif set(inside) == set(known) and not BETWEEN_TWO.issuperset(map(call_of, inside.values())):
+        for cause in in_different_calls(facts, inside):
+            yield replace(cause, certainty=Certainty.FINDING) if polls else cause
 
 
 def elsewhere(facts: Facts, outside: Sequence[int], inside: Mapping[int, str]) -> list[Cause]:
@@ -85,8 +92,13 @@ def wait_for_each_other(facts: Facts) -> Iterator[Cause]:
     if len(where) > _NAMED:
         return
     groups = [(place, [rank for rank in sorted(waiting) if waiting[rank] == place]) for place, _ in where]
-    if len(groups) == 1:
+    is_sure = set(waiting) <= still
+    if len(groups) == 1 and is_sure:
         text = f"all {len(waiting)} ranks wait in {groups[0][0]}, each for another: a cycle"
+    elif len(groups) == 1:
+        text = (
+            f"all {len(waiting)} ranks were in {groups[0][0]} when they were asked: a cycle, if each waits for another"
+        )
     else:
         text = "all ranks wait for each other, a cycle: " + ", ".join(
             f"{facts.named(ranks)} in {place}" for place, ranks in groups
@@ -94,7 +106,7 @@ def wait_for_each_other(facts: Facts) -> Iterator[Cause]:
     yield Cause(
         "wait-in-a-cycle",
         text,
-        Certainty.SHOWN,
+        Certainty.SHOWN if is_sure else Certainty.FINDING,
         evidence=tuple(seen for _, ranks in groups for seen in seen_of(facts, ranks[0])),
         advice="let some ranks send before they receive (even ranks first), or use isend and irecv",
     )
@@ -155,6 +167,12 @@ def lives_at_its_end(facts: Facts) -> Iterator[Cause]:
             if raised
             else "look at what it waits for there: an atexit handler, a thread that is no daemon, a child",
         )
+
+
+def _never_comes(facts: Facts, rank: int) -> bool:
+    """Tell whether a rank is known to do nothing that would bring it to the others."""
+    asked = asked_ranks(facts).get(rank)
+    return asked is None or rank in idle_ranks(facts) or is_at_end(asked) or bool(raised_at_end(asked))
 
 
 def _has_failed(facts: Facts) -> bool:
