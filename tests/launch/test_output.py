@@ -112,6 +112,22 @@ def test_a_chain_of_tracebacks_is_held_as_one_and_stdout_goes_on():
     assert rank.words == CHAINED.decode()
 
 
+def test_why_torch_aborts_a_rank_is_kept_beside_its_stack():
+    said = (
+        b"[rank0]:[E ProcessGroupNCCL.cpp:655] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5"
+    )
+    stack = (
+        b'Fatal Python error: Aborted\n\nCurrent thread 0x01 (most recent call first):\n  File "a.py", line 1 in f\n'
+    )
+    rank = fed(b"step 1\n" + said + b"\n", b"frame #0: c10::Error\n" * 400, stack)
+    rank.end(failed=True, now=0.0, code=-6)
+    assert rank.reason == said.decode() + "\n"
+    assert rank.words == stack.decode()
+    other = fed(said + b"\n", b"step 2\n" * 30)
+    other.end(failed=True, now=0.0, code=1)
+    assert other.reason == ""
+
+
 def test_a_traceback_that_was_only_logged_is_shown_after_five_seconds_in_order():
     rank = fed(TRACEBACK, b"goes on\n", b"prompt")
     assert rank.due() == 5.0

@@ -17,7 +17,7 @@ class DistStoreError(RuntimeError):
     pass
 
 def meet():
-    raise DistStoreError("{words}")
+    {gives_up}
 
 def save():
     {first}
@@ -61,9 +61,9 @@ def test_few_ranks_are_asked_first_those_that_stand_out():
     assert max(sum(rank // 32 == host for rank in chosen) for host in range(12)) == 8
 
 
-def of(tmp_path, *, words=GAVE_UP, first="pass"):
+def of(tmp_path, *, gives_up=f'raise DistStoreError("{GAVE_UP}")', first="pass"):
     path = tmp_path / "train.py"
-    path.write_text(PROGRAM.format(words=words, first=first))
+    path.write_text(PROGRAM.format(gives_up=gives_up, first=first))
     return [sys.executable, str(path)]
 
 
@@ -98,6 +98,20 @@ def test_a_rank_that_writes_a_file_is_not_aborted(ended, tmp_path):
 @FILES_IN_PROC
 @pytest.mark.slow
 def test_nobody_is_asked_where_no_rank_says_that_it_waited(ended, tmp_path):
-    it = ended(of(tmp_path, words="no such shard"))
+    it = ended(of(tmp_path, gives_up="raise ValueError('no such shard')"))
     assert it.code == 1
     assert "save (train.py" not in it.err
+
+
+WATCHDOG = (
+    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, Timeout(ms)=9000) ran"
+)
+
+
+@FILES_IN_PROC
+@pytest.mark.slow
+def test_an_abort_by_the_watchdog_of_nccl_is_a_wait(ended, tmp_path):
+    it = ended(of(tmp_path, gives_up=f"print('{WATCHDOG}', file=sys.stderr); os.abort()"))
+    assert it.code == 128 + 6
+    assert it.causes[0]["text"].startswith("rank 1 is in save (train.py:13), and never came to meet (train.py:8)")
+    assert it.err.count(WATCHDOG) == 1

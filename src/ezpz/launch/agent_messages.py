@@ -169,6 +169,7 @@ class RankFailed(Message):
     """A rank ended badly: its last words on stderr, whether these are on the screen already, what its code does not
     tell, the last step that it reported, -1 if none, and what its host says of it: the memory, and where the rank could
     not write, file systems with the bytes and the files that are free there, and the bytes that they have in all.
+    ``reason`` is what torch has written of why it aborts the rank, which is on the screen, and not in the words.
     """
 
     kind = "ended"
@@ -184,6 +185,7 @@ class RankFailed(Message):
     room: list[tuple[str, int, int, int]] = rows_field(
         Text(_PATH), Number(0, 1 << 53), Number(-1, 1 << 53), Number(0, 1 << 53), most=8
     )
+    reason: str = text_field(_WORDS, default="")
 
 
 class Finished(Message):

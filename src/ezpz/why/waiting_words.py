@@ -177,7 +177,7 @@ def called_in(words: str) -> str:
         threads = [re.findall(_FRAME, part)[::-1] for part in re.split(_THREAD, words)[1:]]
         inside = [frames for frames in threads if any("/torch/distributed/" in file for file, *_ in frames)]
         found = [place for place in map(_place, inside or threads) if place]
-        return found[0] if found else ""
+        return found[-1] if found else ""  # new threads are listed first
     return _place(re.findall(_FRAME, words.rpartition(_TRACEBACK)[2])) if _TRACEBACK in words else ""
 
 

@@ -727,6 +727,7 @@ class LocalWorld:
             if self._counters
             else agent_messages.NOTHING_COUNTED,
             room=room_on_disks(words, places),
+            reason=output.reason if output else "",
         )
         self.report(end)
         if not isinstance(self.connection, Connection) and not self.loop.waits_for("kill"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every agent; type checkers know this spelling
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["RankOutput"]
 
 _OUT, _ERR = 1, 2
+_ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT)  # exit codes of a rank, and of one under a shell
 _PATIENCE = 1.0  # seconds that the beginning of a line waits for its end: a prompt must appear
 _LONGEST = 1 << 20  # bytes of a line; a longer one is cut
 _SHORT = 4096  # bytes of a line that is passed on where it lies
@@ -25,6 +27,9 @@ _HOLD = 5.0  # seconds that a traceback waits for its rank to end
 _MOST_HELD = 256 << 10  # bytes
 _TAIL, _TAIL_LINES = 8 << 10, 20  # the last words of a rank without a traceback
 _WHILE_IT_LIVES = 4 << 10  # bytes of a traceback that are told of a rank that lives
+# Why torch aborts a rank (gloo's pair.cc, ProcessGroupNCCL.cpp): stacks of C++ and of Python come behind that.
+_REASON = (b"enforce fail at ", b"Watchdog caught collective", b"ast enqueued NCCL work", b"ast enqueued work")
+_REASONS, _REASON_BYTES = 6, 600  # lines that are kept, and bytes of each
 _LARGEST_DUMP = 1 << 20  # bytes; faulthandler ends at 100 threads of 100 frames, a program that imitates it may not
 
 _COLOUR = rb"\x1b\[[0-9;:]*m"
@@ -68,12 +73,14 @@ class RankOutput:
     Attributes:
         words: After `end(failed=True)`: the traceback that was held back, else the last lines of stderr. A traceback
             that the rank outlived stands before these, whole, only where it may have ended of it all the same.
+        reason: After `end`: what torch has written before that of why it aborts the rank; empty where it did not.
         words_shown: Whether `words` have been handed out by `take` or `end` too.
         problem: Why the log of this rank ends early; empty as long as it does not.
     """
 
     def __init__(self, rank: int, log_dir: str = "") -> None:
-        self.words = self.problem = ""
+        self.words = self.reason = self.problem = ""
+        self._reasons: list[bytes] = []
         self.words_shown = False
         self._path = f"{log_dir}/rank-{rank}.log" if log_dir else ""
         self._log = -1
@@ -181,6 +188,9 @@ class RankOutput:
         if failed:
             self.words_shown = not self._held
             self.words = (bytes(self._held) or self._shown_last(code)).decode(errors="replace")
+            if code in _ABORTED:
+                texts = [line.decode(errors="replace") for line in self._reasons]
+                self.reason = "".join(f"{text}\n" for text in texts if text not in self.words)
             self._held.clear()
         self._release()
         self._close_log()
@@ -244,6 +254,9 @@ class RankOutput:
             self._keep_tail(data)
 
     def _keep_tail(self, data: bytes) -> None:
+        if b"enforce fail" in data or b"NCCL" in data:
+            found = [line[:_REASON_BYTES] for line in data.splitlines() if any(mark in line for mark in _REASON)]
+            self._reasons = [*self._reasons, *found][-_REASONS:]
         self._tail = (self._tail + data[-_TAIL:])[-_TAIL:]
 
     def _expire(self, now: float) -> None:

@@ -81,6 +81,7 @@ class Failure(Record):
         step: The last step that the rank told, -1 if none.
         kernel: What the kernel of its host has counted of memory; None where nothing is known.
         room: Of file systems, where it could not write.
+        reason: What torch wrote of why it aborts the rank, which is on the screen, and stands before its words.
     """
 
     who: str
@@ -97,6 +98,7 @@ class Failure(Record):
     step: int = -1
     kernel: Mapping[str, Any] | None = None
     room: tuple[Mapping[str, Any], ...] = ()
+    reason: str = ""
 
     @property
     def is_consequence(self) -> bool:
@@ -111,12 +113,17 @@ class Failure(Record):
     @property
     def lost_peer(self) -> bool:
         """Whether the rank says no more than that it has lost another one."""
-        return lost_a_peer(self.words)
+        return lost_a_peer(self.all_words)
 
     @property
     def waited_in_vain(self) -> bool:
         """Whether it says no more than that others did not come within a time limit of torch's."""
-        return waited_in_vain(self.words)
+        return waited_in_vain(self.all_words)
+
+    @property
+    def all_words(self) -> str:
+        """Its reason and its words."""
+        return f"{self.reason}{self.words}"
 
     @property
     def misses_who_left(self) -> bool:
@@ -156,6 +163,7 @@ def rank_failed(host: str, report: RankFailed) -> Failure:
         room=tuple(
             {"path": path, "free": free, "files": files, "size": size} for path, free, files, size in report.room
         ),
+        reason=report.reason,
     )
 
 
@@ -330,7 +338,7 @@ def log_of(failure: Failure, log_dir: str, folder: str) -> str:
         return path if log_dir else ""
     try:
         with open(path, "w", encoding="utf-8", errors="replace") as file:
-            file.write(failure.words)
+            file.write(failure.all_words)
     except OSError:
         return ""
     return path

@@ -176,7 +176,7 @@ class Run(Supervisor):
                 pid=one.pid,
                 code=one.status,
                 log=log_of(one, self.control.settings.log_dir, self.folder) or None,
-                words=one.words or None,
+                words=one.all_words or None,
                 why=one.why or None,
                 step=one.step if one.step >= 0 else None,
                 kernel=one.kernel,

@@ -211,7 +211,7 @@ class Hangs(LauncherSide):
             return _TOLD
         from ezpz.why.waiting_words import wait_in
 
-        self._awaited = wait_in(failure.words).ranks
+        self._awaited = wait_in(failure.all_words).ranks
         return _PLACES
 
     def overdue(self, reason: str) -> float:
