@@ -24,6 +24,23 @@ WITH_TORCH = SLEEPS.format(begin="ezpz.setup_torch()")
 WITH_BEATS = SLEEPS.format(begin="import time; ezpz.heartbeat(); time.sleep(0.3)") + "time.sleep(8)\n"
 PLAIN = SLEEPS.format(begin="").replace("import ezpz\n", "")
 
+BESIDE = """
+import multiprocessing, os, pathlib, threading, time
+import ezpz
+def crunch():
+    while not os.path.exists("enough"):
+        sum(range(1000))
+ezpz.setup_torch()
+child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+child.start()
+threading.Thread(target=crunch, name="cruncher").start()
+threading.Thread(target=time.sleep, args=(8,), name="waiter").start()
+pathlib.Path("up." + os.environ["RANK"]).touch()
+time.sleep(8)
+pathlib.Path("enough").touch()
+print("left", 0, flush=True)
+"""
+
 
 @pytest.fixture
 def asked(start_launch, run_cli, tmp_path, home, clean_env):
@@ -70,5 +87,17 @@ def test_a_rank_that_nothing_sees_into_gets_no_signal_and_it_says_what_would(ask
     assert left == 0
     if told["without_py_spy"]:
         assert [rank["by"] for rank in told["ranks"]] == ["the kernel"]
-        assert "py-spy, which sees into rank 0, is not on " in text
+        assert "py-spy, which may see more of rank 0, is not on " in text
         assert text.count("`pip install py-spy`") == 1
+
+
+@pytest.mark.slow
+def test_what_goes_on_beside_the_main_thread_is_shown(asked):
+    text, told, _ = asked(BESIDE)
+    (rank,) = told["ranks"]
+    busy, child = rank["beside"]
+    assert busy.startswith("thread cruncher is busy in ")
+    assert child.startswith("process ")
+    lines = text.splitlines()
+    assert lines[1].startswith("beside the main thread of rank 0: thread cruncher is busy in ")
+    assert sum(line.startswith("  beside it: ") for line in lines) == 2

@@ -13,9 +13,11 @@ import ezpz
 from ezpz.launch.host import rank_start
 from ezpz.launch.host.process_stacks import (
     Frame,
+    SeenThread,
     awaited_child,
     awaited_file,
     kernel_state,
+    main_of,
     parse_dump,
     py_spy,
     pythons,
@@ -265,7 +267,10 @@ def test_py_spys_answer_is_read(spy):
     other = f'{{"os_thread_id": 8, "thread_name": "Thread-1 (w)", "frames": [{frame % ("w", "w.py", 1)}]}}'
     main = f'{{"os_thread_id": 7, "thread_name": "MainThread", "frames": [{frame % ("Queue.get", "/q.py", 171)}]}}'
     spy(f"test \"$*\" = 'dump --json --pid 7' && echo '[{other}, {main}]'")
-    assert py_spy(7) == [Frame("get", "/q.py", 171)]
+    seen = [SeenThread(8, "Thread-1 (w)", [Frame("w", "w.py", 1)])]
+    seen.append(SeenThread(7, "MainThread", [Frame("get", "/q.py", 171)]))
+    assert py_spy(7) == seen
+    assert main_of(seen, 7) == seen[1]
 
 
 def test_py_spy_that_is_refused_or_strange_is_no_answer(spy):
@@ -287,7 +292,8 @@ def test_a_real_py_spy_shows_the_main_thread(start, threads):
     if py_spy(os.getpid()) is None:
         pytest.skip("no py-spy that may look at processes")
     process = ready(start([sys.executable, threads]))
-    assert py_spy(process.pid) == [Frame("rest", str(threads), 7), Frame("<module>", str(threads), 10)]
+    main = main_of(py_spy(process.pid), process.pid)
+    assert main.frames == [Frame("rest", str(threads), 7), Frame("<module>", str(threads), 10)]
 
 
 @pytest.mark.slow

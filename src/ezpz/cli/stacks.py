@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 
 from ezpz.cli_parser import option, run_verb
@@ -115,7 +116,21 @@ def _why(launch: Launch, answer: dict[str, Any]) -> str:
     return next((cause.text for cause in diagnose(facts) if cause.certainty > Certainty.FINDING), "")
 
 
-_CUT = 3  # ranks that a line names
+_CUT = 3  # ranks that a line names, and lines of what goes on beside main threads
+
+
+def _beside(answer: dict[str, Any]) -> Iterator[str]:
+    """Yield what goes on beside the main threads, ranks that do the same in one line."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank in answer["ranks"]:
+        words = tuple(re.sub(r"\b(process|such as) \d{1,9},?", r"\1", each) for each in rank.get("beside") or ())
+        if words:
+            groups.setdefault(words, []).append(rank["rank"])
+    for words, numbers in list(groups.items())[:_CUT]:
+        told = [each.replace(" processes, such as ", " processes ").replace("process ", "a process ") for each in words]
+        yield f"beside the main thread of {_ranks(numbers)}: {', '.join(told)}"
+    if len(groups) > _CUT:
+        yield f"and {len(groups) - _CUT} more; -v shows all"
 
 
 def _how_known(answer: dict[str, Any]) -> Iterator[str]:
@@ -126,12 +141,17 @@ def _how_known(answer: dict[str, Any]) -> Iterator[str]:
             f"{_ranks(asked)} told that by a signal, which may have cut a system call short: a sleep of C returns, and "
             "a call may fail with EINTR. py-spy needs no signal."
         )
-    blind = [rank for rank in answer["ranks"] if not rank["frames"]]
+    blind = [rank for rank in answer["ranks"] if not rank["frames"] or _is_blind(rank)]
     without = {str(host) for host in answer.get("without_py_spy") or ()} & {str(rank["host"]) for rank in blind}
     if without:
         numbers = [rank["rank"] for rank in blind if rank["host"] in without]
         more = f" and {len(without) - 1} more" if len(without) > 1 else ""
-        yield f"py-spy, which sees into {_ranks(numbers)}, is not on {min(without)}{more}: `pip install py-spy`"
+        yield f"py-spy, which may see more of {_ranks(numbers)}, is not on {min(without)}{more}: `pip install py-spy`"
+
+
+def _is_blind(rank: dict[str, Any]) -> bool:
+    """Tell whether the kernel alone tells of a process that a rank has started."""
+    return any(not re.search(r":\d{1,9}\)$", each) for each in rank.get("beside") or ())
 
 
 def _ranks(numbers: Sequence[int]) -> str:
@@ -146,8 +166,9 @@ def _by(rank: dict[str, Any]) -> str:
 
 
 def _text(answer: dict[str, Any], why: str, verbose: bool) -> str:
-    lines = [str(answer.get("summary", "")), *([why] if why else []), *_how_known(answer)]
+    lines = [str(answer.get("summary", "")), *([why] if why else []), *_beside(answer), *_how_known(answer)]
     for rank in answer["ranks"] if verbose else ():
         lines += ["", f"rank {rank['rank']} on {rank['host']} (pid {rank['pid']}): {rank['where']}{_by(rank)}"]
+        lines += [f"  beside it: {each}" for each in rank.get("beside") or ()]
         lines += [f'  File "{file}", line {line}, in {function}' for function, file, line in rank["frames"]]
     return "\n".join(lines)

@@ -102,19 +102,27 @@ def _traces() -> list[bytes]:
     return [getattr(c10d, name)(True, False, False) for name in names]
 
 
-def _leave_last(frames: list[tuple[str, str, int]], *, ended: bool = False, raised: str = "") -> None:
+def _leave_last(
+    frames: list[tuple[str, str, int]],
+    *,
+    ended: bool = False,
+    raised: str = "",
+    threads: list[tuple[int, str, list[tuple[str, str, int]]]] | None = None,
+) -> None:
     """Leave this rank's last collectives for its agent; nothing here may disturb a rank, or its end.
 
     Args:
         frames: Function, file and line of what the main thread does, innermost first.
         ended: Whether Python is ending.
         raised: The exception that ends it.
+        threads: Of other threads the kernel's number, the name and the frames.
     """
     if not _State.last or "torch" not in sys.modules:
         return
     try:
         traces = [trace for trace in _traces() if trace]
         head = {"frames": frames, "ended": ended, "raised": raised, "dumps": [len(trace) for trace in traces]}
+        head |= {"threads": threads} if threads else {}
         write_whole(_State.last, json.dumps(head).encode() + b"\n" + b"".join(traces))
     except Exception:  # noqa: BLE001  # as above; an answer that is missing is a fact as well
         get_logger(__name__).debug("cannot leave the last collectives", exc_info=True)
@@ -126,16 +134,23 @@ def _tell_last() -> None:
         with suppress(OSError):
             os.utime(_State.last)
     else:
-        _leave_last(_main_frames())
+        _leave_last(_frames_of(threading.main_thread().ident or 0), threads=_other_threads())
 
 
-def _main_frames() -> list[tuple[str, str, int]]:
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001  # there is no other way
+def _frames_of(thread: int) -> list[tuple[str, str, int]]:
+    frame = sys._current_frames().get(thread)  # noqa: SLF001  # there is no other way
     frames: list[tuple[str, str, int]] = []
     while frame is not None and len(frames) < _FRAMES:
         frames.append((frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno or 0))
         frame = frame.f_back
     return frames
+
+
+def _other_threads() -> list[tuple[int, str, list[tuple[str, str, int]]]]:
+    own = {threading.get_ident(), threading.main_thread().ident}
+    known = dict(threading._active)  # type: ignore[attr-defined]  # noqa: SLF001  # `enumerate` waits for a lock
+    others = [(ident, each) for ident, each in known.items() if ident not in own][:_FRAMES]
+    return [(each.native_id or 0, each.name, _frames_of(ident)) for ident, each in others]
 
 
 def _in_words(kind: type[BaseException], error: BaseException) -> str:

@@ -29,15 +29,17 @@ from ezpz.fields import Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = [
     "PY_SPY_SECONDS",
     "Frame",
+    "SeenThread",
     "awaited_child",
     "awaited_file",
     "find_py_spy",
     "kernel_state",
+    "main_of",
     "maps_mpi4py",
     "maps_torch",
     "parse_dump",
@@ -46,6 +48,7 @@ __all__ = [
     "source_line",
     "stage_of",
     "switches",
+    "thread_seconds",
 ]
 
 PY_SPY_SECONDS = 5.0
@@ -114,8 +117,21 @@ def parse_dump(text: str) -> list[Frame]:
     return candidates[-1] if candidates else []
 
 
-def py_spy(pid: int, seconds: float = PY_SPY_SECONDS) -> list[Frame] | None:
-    """Return the main thread's frames as py-spy sees them, innermost first.
+class SeenThread(Record):
+    """A Python thread of a process: its kernel's number, its name, and its frames, innermost first."""
+
+    number: int
+    name: str
+    frames: list[Frame]
+
+
+def main_of(threads: Iterable[SeenThread], pid: int) -> SeenThread | None:
+    """Return the main thread of a process; None where it is not among these."""
+    return next((each for each in threads if each.number == pid or each.name == "MainThread"), None)
+
+
+def py_spy(pid: int, seconds: float = PY_SPY_SECONDS) -> list[SeenThread] | None:
+    """Return the Python threads of a process as py-spy sees them.
 
     Returns:
         None when py-spy is neither on PATH nor beside this Python, may not look (ptrace), or does not answer in time.
@@ -136,8 +152,10 @@ def py_spy(pid: int, seconds: float = PY_SPY_SECONDS) -> list[Frame] | None:
     try:
         output, _ = process.communicate(timeout=seconds)
         threads = json.loads(output) if process.returncode == 0 else []
-        main = [thread for thread in threads if thread["os_thread_id"] == pid or thread["thread_name"] == "MainThread"]
-        return [_spied(frame) for frame in main[0]["frames"]] if main else None
+        return [
+            SeenThread(int(each["os_thread_id"] or 0), str(each["thread_name"] or ""), [*map(_spied, each["frames"])])
+            for each in threads
+        ] or None
     except (subprocess.TimeoutExpired, ValueError, KeyError, TypeError):  # later versions may write other names
         return None
     finally:
@@ -153,6 +171,19 @@ def find_py_spy() -> str | None:
     import shutil
 
     return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
+
+
+def thread_seconds(pid: int) -> dict[int, float]:
+    """Return the seconds in which each thread of a process had a CPU or waited for one, by its number.
+
+    Source: the kernel's Documentation/scheduler/sched-stats.rst: ``schedstat`` begins with both, in nanoseconds.
+    """
+    try:
+        numbers = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return {}
+    spent = {number: proc.read(pid, f"task/{number}/schedstat").split() for number in numbers}
+    return {number: (int(words[0]) + int(words[1])) * 1e-9 for number, words in spent.items() if len(words) > 1}
 
 
 def kernel_state(pid: int) -> str:

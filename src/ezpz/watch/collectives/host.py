@@ -15,10 +15,10 @@ import time
 from ezpz import proc
 from ezpz.fields import replace
 from ezpz.launch.host import process_stacks, rank_start
-from ezpz.launch.host.process_stacks import Frame
 from ezpz.launch.stack_groups import locate
 from ezpz.launch.watchers import HostHandle, HostSide
 from ezpz.watch.collectives import messages
+from ezpz.watch.collectives.beside_main import LOOK, BesideMain
 from ezpz.watch.collectives.last_collectives import CollectivesQuery, collected
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ezpz.launch.agent_messages import Message
+    from ezpz.launch.host.process_stacks import Frame, SeenThread
     from ezpz.launch.host.rank_process import RankProcess
 
 _DUMP = 1.5  # seconds for a rank to write its stacks after the signal
@@ -35,6 +36,7 @@ _WORKERS = 4  # of a loader that are asked what they do
 _WORKER = 0.2  # seconds for one of them
 _LOADER = "DataLoader"  # as `stack_groups.locate` calls it
 _READ = 0.3  # seconds for the lines of the program that ranks are in, whose file system may hang
+_SPIED = 32  # children of ranks of this host that py-spy looks at, each for some tenths of a second of CPU
 _ANSWER = 0.02  # seconds between two looks for answers of ranks
 
 
@@ -46,6 +48,9 @@ class StacksOfHost(HostSide):
         self._dumping: list[RankProcess] = []
         self._stacks: dict[int, messages.RankStack] = {}
         self._by: dict[int, str] = {}
+        self._beside: dict[int, BesideMain] = {}
+        self._seen_beside: dict[int, list[SeenThread]] = {}
+        self._spied: dict[int, list[SeenThread] | None] = {}
         self._threads: CollectivesQuery | None = None  # ranks whose own threads are asked
         self._seen: dict[int, _Seen] = {}
         self._ends = False  # whether the run ends with this question
@@ -62,6 +67,8 @@ class StacksOfHost(HostSide):
             ranks = [rank for rank in self._of_plan() if not order.only or rank.rank in order.only]
             patience = _SOON if order.only else _DUMP
             self._threads = CollectivesQuery(folder, ranks if folder else [], order.id, patience=patience)
+            looked_at = () if order.only else ranks
+            self._beside = {rank.rank: BesideMain(self._how(rank)[0]) for rank in looked_at if rank.alive and rank.pid}
             self._when_threads_told(order)
         elif isinstance(order, messages.TellCollectives):
             self._question = CollectivesQuery(self.handle.settings.collectives, self._of_plan(), order.id)
@@ -107,14 +114,14 @@ class StacksOfHost(HostSide):
             self.handle.after(step, lambda: self._when_threads_told(order), "threads")
             return
         self._threads = None
-        self._take_stacks(order, question.frames())
+        self._take_stacks(order, question.threads())
 
-    def _take_stacks(self, order: messages.TakeStacks, told: dict[int, list[tuple[str, str, int]]]) -> None:
+    def _take_stacks(self, order: messages.TakeStacks, told: dict[int, list[SeenThread]]) -> None:
         """Begin to find out what every rank is doing, at last by a signal that ends it when that does no more harm.
 
         Args:
             order: Whether it does.
-            told: Frames that ranks have told themselves.
+            told: Threads that ranks have told themselves, the main one first.
         """
         self._asked, self._stacks, self._dumping, self._by, self._workers = order.id, {}, [], {}, []
         self._ends = order.fatal
@@ -123,11 +130,15 @@ class StacksOfHost(HostSide):
         self._left = [rank.rank for rank in self._of_plan() if rank.code == 0]
         self._seen = {number: _Seen(self.handle.ranks[number], pid) for number, (pid, _) in asks.items()}
         pids = [pid for rank, (pid, _) in asks.items() if pid and rank not in told]
-        spied = _spy(pids, _SOON) if order.only else _spy(pids)
+        children = [child for each in self._beside.values() for child in each.to_spy]
+        spied = _spy(pids, _SOON) if order.only else _spy([*pids, *children[:_SPIED]])
+        self._spied = spied
+        self._seen_beside = {rank: told.get(rank) or spied.get(pid) or [] for rank, (pid, _) in asks.items()}
         self._end = time.monotonic() + (_SOON if order.only else _DUMP)
         for number, (pid, signal_number) in asks.items():
             rank = self.handle.ranks[number]
-            frames = [Frame(*frame) for frame in told.get(number, ())] or spied.get(pid)
+            main = process_stacks.main_of(self._seen_beside[number], pid)
+            frames = main.frames if main else []
             may_end = order.fatal and not (order.only and _saves(pid))
             asks_by = signal_number or (int(signal.SIGABRT) if may_end else 0)
             if frames:
@@ -152,7 +163,11 @@ class StacksOfHost(HostSide):
         if now < self._end and not all(rank.reported for rank in self._dumping):
             self.handle.after(min(_ANSWER, self._end - now), self._await_dumps, "dumps")
         else:
-            self.handle.after(0.0, self._stacks_taken, "dumps")
+            self.handle.after(LOOK if self._beside and not self._dumping else 0.0, self._stacks_taken, "dumps")
+
+    def _told_beside(self, number: int) -> list[str]:
+        beside = self._beside.get(number)
+        return beside.told(self._seen_beside.get(number, ()), self._spied) if beside else []
 
     @staticmethod
     def _how(rank: RankProcess) -> tuple[int, int]:
@@ -216,7 +231,10 @@ class StacksOfHost(HostSide):
         dumps: list[str] = []
         if self.handle.settings.recorder:
             dumps = rank_start.ask(self.handle.settings.recorder, list(self._stacks))
-        ranks = [replace(each, by=self._by.get(each.rank, "the kernel")) for each in ranks]
+        ranks = [
+            replace(each, by=self._by.get(each.rank, "the kernel"), beside=self._told_beside(each.rank))
+            for each in ranks
+        ]
         taken = messages.StacksTaken(
             id=self._asked,
             host=os.uname().nodename,
@@ -321,11 +339,11 @@ def _writes(pid: int) -> bool:
     return False
 
 
-def _spy(pids: list[int], seconds: float = process_stacks.PY_SPY_SECONDS) -> dict[int, list[Frame] | None]:
+def _spy(pids: list[int], seconds: float = process_stacks.PY_SPY_SECONDS) -> dict[int, list[SeenThread] | None]:
     """Return what py-spy sees in each process, all at the same time: it may take seconds."""
     import threading
 
-    seen: dict[int, list[Frame] | None] = {}
+    seen: dict[int, list[SeenThread] | None] = {}
 
     def look(pid: int) -> None:
         seen[pid] = process_stacks.py_spy(pid, seconds)

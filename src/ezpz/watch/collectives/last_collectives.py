@@ -3,7 +3,8 @@ r"""Ask ranks for the collectives that they started last, and read what they ans
 A rank that calls `ezpz.setup_torch` reads the named pipe ``FOLDER/ask_<rank>.pipe``, and writes ``FOLDER/last_<rank>``
 when it is asked, when it raises and when it ends (`ezpz.dist.ending`): a line of JSON, and the dumps that it tells of.
 
-    {"frames": [["all_reduce", "/venv/…/distributed_c10d.py", 3252], …], "ended": false, "dumps": [8010]}
+    {"frames": [["all_reduce", "/venv/…/distributed_c10d.py", 3252], …], "ended": false, "dumps": [8010],
+     "threads": [[4713, "Thread-1 (load)", [["load", "data.py", 31], …]]]}
 
 A dump is a pickle of protocol 2, as torch's own C++ writes it (2.13, torch/csrc/distributed/c10d/FlightRecorder.hpp),
 with 17 kinds of opcodes, none of which calls anything. `read_dump` knows those that build plain values, and refuses all
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from ezpz.launch.host.process_stacks import SeenThread
     from ezpz.launch.host.rank_process import RankProcess
 
 __all__ = ["CollectivesQuery", "MalformedDump", "collected", "read_dump", "read_last", "rows_of"]
@@ -49,7 +51,8 @@ _OF_EACH = 4  # of each group at least
 _LONGEST_ROWS = 256  # that a message holds
 _PATIENCE = 0.4  # seconds for ranks to answer: a failing launch waits for that
 _LONGEST = 4 << 20  # bytes of a file, each of which may take 80 of memory: ten times what 256 collectives do
-_FRAMES = 64
+_FRAMES = 64  # of a thread, and threads
+_NAME = 80  # characters of a thread's
 _NANO = 1e-9
 
 
@@ -81,8 +84,10 @@ class CollectivesQuery:
         alive = {rank.rank for rank in self._ranks if rank.alive}
         return {rank for rank in self._asked & alive if _state(self._folder, rank) == self._before[rank]}
 
-    def frames(self) -> dict[int, list[tuple[str, str, int]]]:
-        """Return where the ranks that have answered are, innermost first; not those that end or have raised."""
+    def threads(self) -> dict[int, list[SeenThread]]:
+        """Return the Python threads of ranks that have answered, the main one first; not of those that end or have
+        raised.
+        """
         told = {}
         for rank in self._asked - self.silent:
             try:
@@ -90,7 +95,8 @@ class CollectivesQuery:
             except (OSError, MalformedDump):
                 continue
             frames = [] if head.get("ended") or head.get("raised") else _frames(head.get("frames"))
-            told.update({rank: frames} if frames else {})
+            if frames:
+                told[rank] = [_thread(0, "MainThread", frames), *_threads(head.get("threads"))]
         return told
 
     def answer(self, host: str, clock: float, *, whole: bool) -> messages.CollectivesTold:
@@ -325,6 +331,21 @@ def _frames(value: Any) -> list[tuple[str, str, int]]:
     rows = value if isinstance(value, list) else []
     return [
         (str(row[0]), str(row[1]), _int(row[2])) for row in rows[:_FRAMES] if isinstance(row, list) and len(row) == 3
+    ]
+
+
+def _thread(number: int, name: str, frames: list[tuple[str, str, int]]) -> SeenThread:
+    from ezpz.launch.host.process_stacks import Frame, SeenThread
+
+    return SeenThread(number, name, [Frame(*frame) for frame in frames])
+
+
+def _threads(value: Any) -> list[SeenThread]:
+    rows = value if isinstance(value, list) else []
+    return [
+        _thread(_int(row[0]), _text(row[1])[:_NAME], _frames(row[2]))
+        for row in rows[:_FRAMES]
+        if isinstance(row, list) and len(row) == 3
     ]
 
 
