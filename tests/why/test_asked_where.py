@@ -115,3 +115,15 @@ def test_an_abort_by_the_watchdog_of_nccl_is_a_wait(ended, tmp_path):
     assert it.code == 128 + 6
     assert it.causes[0]["text"].startswith("rank 1 is in save (train.py:13), and never came to meet (train.py:8)")
     assert it.err.count(WATCHDOG) == 1
+
+
+@FILES_IN_PROC
+@pytest.mark.slow
+def test_a_rank_that_has_raised_and_is_slow_to_end_is_where_it_raised(ended, tmp_path):
+    path = tmp_path / "train.py"
+    first = "threading.Thread(target=time.sleep, args=(60,)).start(); load()"
+    program = PROGRAM.format(gives_up=f"time.sleep(1); raise DistStoreError('{GAVE_UP}')", first=first)
+    load = "def load():\n    pathlib.Path('up').touch()\n    raise ValueError('no such shard')\n\n"
+    path.write_text(program.replace("def at_term", f"{load}def at_term").replace("sys, time", "sys, threading, time"))
+    said = "rank 1 raised ValueError: no such shard (train.py:17) and has not ended yet, and never came to meet (train"
+    assert ended([sys.executable, str(path)]).causes[0]["text"].startswith(said)

@@ -43,6 +43,7 @@ __all__ = [
     "maps_mpi4py",
     "maps_torch",
     "parse_dump",
+    "parse_traceback",
     "py_spy",
     "pythons",
     "source_line",
@@ -57,6 +58,8 @@ _TREE_SECONDS = 0.25  # how old the list of all processes may be for `stage_of`,
 # another. What is in between, an address and a name, is short.
 _BLOCK = re.compile(r"(?P<who>Current thread|Thread|Stack)\b(?!')[^\n]{0,200}?\(most recent call first\):")
 _FRAME = re.compile(r'  File (?:"(?P<file>[^"\n]*)"|\?\?\?), line (?P<line>\d+|\?\?\?) in (?P<function>[^\r\n]*)')
+_RAISED = "Traceback (most recent call last)"
+_TRACED = re.compile(r'(?m)^(?:\[rank\d+\]: ?)?  File "([^"\n]*)", line (\d+), in ([^\r\n]*)')  # with torch's tag
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -115,6 +118,13 @@ def parse_dump(text: str) -> list[Frame]:
     current = [frames for who, frames in mains if who == "Current thread"]
     candidates = current or [frames for _, frames in mains] or [frames for _, frames in blocks]
     return candidates[-1] if candidates else []
+
+
+def parse_traceback(text: str) -> list[Frame]:
+    """Return the frames of the last traceback of an exception in a text, innermost first; empty without one."""
+    _, found, after = text.rpartition(_RAISED)
+    traced = _TRACED.findall(after) if found else []
+    return [Frame(function, file, int(line)) for file, line, function in traced[::-1]]
 
 
 class SeenThread(Record):

@@ -196,6 +196,11 @@ class RankOutput:
         self._close_log()
         return self.take(now)
 
+    @property
+    def held(self) -> str:
+        """The traceback that is held back until its rank has ended; empty without one."""
+        return self._held.decode(errors="replace")
+
     def last_traceback(self) -> str:
         """Return the last traceback of a rank that lives, from the line before it on; empty where it wrote none lately.
 

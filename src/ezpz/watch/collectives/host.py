@@ -57,6 +57,7 @@ class StacksOfHost(HostSide):
         self._workers: list[tuple[RankProcess, int, int]] = []  # of loaders: their rank, process, and what signal asks
         self._left: list[int] = []  # ranks that had ended with 0 when stacks were asked for
         self._asked = 0
+        self._held: dict[int, str] = {}  # tracebacks of ranks that had not ended then
         self._end = 0.0  # when no more of them are waited for
         self._question: CollectivesQuery | None = None  # for the last collectives
 
@@ -126,6 +127,7 @@ class StacksOfHost(HostSide):
         self._asked, self._stacks, self._dumping, self._by, self._workers = order.id, {}, [], {}, []
         self._ends = order.fatal
         asked = [rank for rank in self.handle.ranks.values() if not order.only or rank.rank in order.only]
+        self._held = {rank.rank: rank.output.held for rank in asked if order.only and rank.output}
         asks = {rank.rank: self._how(rank) for rank in asked if rank.alive and rank.pid}
         self._left = [rank.rank for rank in self._of_plan() if rank.code == 0]
         self._seen = {number: _Seen(self.handle.ranks[number], pid) for number, (pid, _) in asks.items()}
@@ -182,7 +184,12 @@ class StacksOfHost(HostSide):
         return next((pid for pid in pythons if process_stacks.maps_torch(pid)), pythons[0]), 0
 
     def _note(self, rank: RankProcess, frames: list[Frame]) -> None:
-        self._stacks[rank.rank] = self._seen[rank.rank].told(rank, frames)
+        """Take the place of a rank: where it raised, if it runs none of its own code any more because of that."""
+        held, raised = self._held.get(rank.rank, ""), ""
+        traced = process_stacks.parse_traceback(held)
+        if traced and not any(frame.function == "<module>" for frame in frames):
+            frames, raised = traced, _raised(held)
+        self._stacks[rank.rank] = replace(self._seen[rank.rank].told(rank, frames), raised=raised)
 
     def _stacks_taken(self) -> None:
         for rank in self._dumping:
@@ -305,6 +312,14 @@ def _sources(places: Mapping[int, tuple[str, int]]) -> dict[int, str]:
     thread.join(_READ)
     known = dict(found)
     return {number: known.get(place, "") for number, place in places.items()}
+
+
+def _raised(words: str) -> str:
+    """Return the exception at the end of a rank's words; empty where it says that others did not come, or were lost."""
+    from ezpz.why.last_words import ending
+    from ezpz.why.waiting_words import lost_a_peer, waited_in_vain
+
+    return "" if waited_in_vain(words) or lost_a_peer(words) else ending(words).partition("\n")[0][:500]
 
 
 def _saves(pid: int) -> bool:

@@ -37,12 +37,14 @@ class Inquiry:
         reason: Why the run ends with the answer; empty where it does not.
         waiting: Hosts that have not answered.
         dumps: Files of torch's flight recorder.
+        raised: The exception that ends a rank, as far as one is known.
     """
 
     def __init__(self) -> None:
         self.reason = ""
         self.waiting: set[int] = set()
         self.dumps: list[str] = []
+        self.raised: dict[int, str] = {}
         self._number = 0
         self._ranks: list[dict[str, Any]] = []
         self._without_py_spy: set[str] = set()
@@ -63,6 +65,7 @@ class Inquiry:
             if len(self._ranks) >= _WITH_WORDS:
                 known.pop("words", None)
             self._ranks.append({**known, "host": host})
+            self.raised[rank.rank] = rank.raised
         self._left += answer.left
         if not answer.py_spy:
             self._without_py_spy.add(host)
@@ -160,11 +163,12 @@ class Collectives:
                 chosen.append(each["rank"])
         return chosen[:_MOST]
 
-    def place(self, frames: Mapping[int, list[list[Any]]]) -> None:
-        """Take the stacks of ranks that have told none themselves."""
+    def place(self, frames: Mapping[int, list[list[Any]]], raised: Mapping[int, str]) -> None:
+        """Take the stacks of ranks that have told none themselves, and what they raise."""
         for rank, stack in frames.items():
-            if rank in self._ranks and not self._ranks[rank]["frames"]:
-                self._ranks[rank]["frames"] = stack
+            known = self._ranks.get(rank)
+            if known and not known["frames"]:
+                known["frames"], known["raised"] = stack, known["raised"] or raised.get(rank, "")
 
     def as_json(self, launch_id: str) -> dict[str, Any]:
         """Return the content of ``collectives.json``; docs/why.md describes the fields."""
@@ -255,7 +259,7 @@ class Hangs(LauncherSide):
         from ezpz.records.collectives_record import COLLECTIVES, CollectivesRecord
 
         if self._is_placing:
-            self._collectives.place(self._inquiry.frames)
+            self._collectives.place(self._inquiry.frames, self._inquiry.raised)
         collectives = self._collectives.as_json(self.handle.launch) if self._collectives else {}
         if collectives and failed:
             record.write(self.handle.folder, collectives, COLLECTIVES)
