@@ -133,14 +133,22 @@ def _beside(answer: dict[str, Any]) -> Iterator[str]:
         yield f"and {len(groups) - _CUT} more; -v shows all"
 
 
+def risked(answer: dict[str, Any]) -> str:
+    """Return what asking may have done to the program; empty where it can have done nothing."""
+    asked = [rank["rank"] for rank in answer["ranks"] if rank.get("by") == "a signal"]
+    if not asked:
+        return ""
+    return (
+        f"{_ranks(asked)} told that by a signal, which may have cut a system call short: a sleep of C returns, and "
+        "a call may fail with EINTR. py-spy needs no signal."
+    )
+
+
 def _how_known(answer: dict[str, Any]) -> Iterator[str]:
     """Yield what asking may have done to the program, and why more is not known."""
-    asked = [rank["rank"] for rank in answer["ranks"] if rank.get("by") == "a signal"]
-    if asked:
-        yield (
-            f"{_ranks(asked)} told that by a signal, which may have cut a system call short: a sleep of C returns, and "
-            "a call may fail with EINTR. py-spy needs no signal."
-        )
+    risk = risked(answer)
+    if risk:
+        yield risk
     blind = [rank for rank in answer["ranks"] if not rank["frames"] or _is_blind(rank)]
     without = {str(host) for host in answer.get("without_py_spy") or ()} & {str(rank["host"]) for rank in blind}
     if without:

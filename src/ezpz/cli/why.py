@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -144,7 +145,7 @@ def _read(launch_folder: str, run_folder: str) -> Facts:
 
 def _ask(facts: Facts) -> None:
     """Put into the facts what the ranks of a running launch are doing now."""
-    from ezpz.cli.stacks import stacks_of
+    from ezpz.cli.stacks import risked, stacks_of
 
     launch = read(str(Path(facts.launch_folder, "run.json")))
     if launch is None:  # it went meanwhile
@@ -154,7 +155,11 @@ def _ask(facts: Facts) -> None:
         facts.launch = replace(facts.launch, state="lost")  # its launcher is gone
         return
     try:
-        facts.use_answer(stacks_of(launch))
+        answer = stacks_of(launch)
+        facts.use_answer(answer)
+        risk = risked(answer)
+        if risk:  # beside the answer, which is about the program
+            show(f"ezpz: {risk}", sys.stderr)
     except MachineError as error:
         jobs = my_jobs(os.environ, user_name(), scheduler_questions(SCHEDULER_LIMIT), launch.started)
         forgot = jobs.who_forgot(launch.scheduler, launch.job, launch.started)
