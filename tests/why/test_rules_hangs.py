@@ -504,6 +504,14 @@ BY_STACKS = {
             "rank 1 on n02 is in read_mesh (train.py:11), and never came to allreduce (train.py:14): ranks 0",
         ),
     ),
+    "one has left its loop early, and waits in MPI_Finalize": (
+        hung(
+            *(at(each, "<module> (train.py:14)", source="comm.Barrier()", **MPI) for each in (0, 2)),
+            at(1, "running (python)", **MPI),
+            world=3,
+        ),
+        ("left-early", 1, "rank 1 on n02 has come to the end of its program, and never came to Barrier (train.py:14)"),
+    ),
     "different collectives of MPI": (
         hung(
             *(at(each, "<module> (train.py:14)", source="comm.allreduce(1)", **MPI) for each in (0, 2)),

@@ -166,8 +166,11 @@ def is_elsewhere(each: AskedRank) -> bool:
 def is_at_end(each: AskedRank) -> bool:
     """Tell whether a rank has left its program's own lines: Python calls what is to be called at its end.
 
-    That has no frame of the program below it. A rank whose stack has no frame at all is not known to be there.
+    That has no frame of the program below it. A rank whose stack has no frame at all is not known to be there, but for
+    one that still has mpi4py loaded: it waits in MPI_Finalize, when its Python has ended.
     """
+    if each.mpi and not each.frames:
+        return not each.where.startswith("stopped")
     return 0 < len(each.frames) < _WHOLE and str(each.frames[-1][0]) not in _MAIN
 
 

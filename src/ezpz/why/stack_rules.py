@@ -154,10 +154,12 @@ def lives_at_its_end(facts: Facts) -> Iterator[Cause]:
         at_end = ", at the end of its program" if is_at_end(asked[rank]) or facts.rank(rank).ended else ""
         child = f" and waits for its child {asked[rank].child}" if asked[rank].child else ""
         who = facts.who(rank)
+        of_thread = " and waits for a thread" * place.startswith("_shutdown (threading.py")
+        does = f"is still {spot(place)}{of_thread}"
         yield Cause(
             "raised" if raised else "still-lives",
             f"{who} raised {raised} and has not ended yet" * bool(raised)
-            or f"{who} is still {spot(place)}{at_end}{child}: all others have ended",
+            or f"{who} {does}{at_end}{child}: all others have ended",
             Certainty.SHOWN,
             rank=rank,
             host=facts.host(rank),
