@@ -6,6 +6,7 @@ from datetime import datetime
 import pytest
 
 from ezpz.errors import UsageError
+from ezpz.track.series import series_of
 from ezpz.view.foreign import open_foreign
 from ezpz.view.foreign.plain_log import parse_line
 
@@ -23,6 +24,24 @@ LINES = [
     ("[rank=0/2] step=1 loss=inf", (1, {"loss": math.inf})),
     ("[rank=1/2] step=1 loss=0.5", None),
     ("[rank=1] step=1 loss=0.5", None),
+    (
+        "[rank0]:[titan] - root - INFO - \x1b[31mstep: 12  \x1b[32mloss:  4.96778  memory: 9.46GiB(64.99%)  tps: 7,012",
+        (12, {"loss": 4.96778, "memory": 9.46, "tps": 7012}),
+    ),
+    ("step=1,200 loss=2,345.5", (1200, {"loss": 2345.5})),
+    ('{"step": 3, "loss": 0.5, "note": "x", "nested": {}}', (3, {"loss": 0.5})),
+    ('{"step": 3, "loss"', None),
+    (f'{{"step": 1, "loss": 0.5, "n": {10**30}}}', (1, {"loss": 0.5})),
+    (
+        " iteration   3/  200 | elapsed time per iteration (ms): 1234.5 | lm loss: 4.967783E+00 |",
+        (3, {"elapsed_time_per_iteration": 1.2345, "lm_loss": 4.967783}),
+    ),
+    (" validation loss at iteration 100 | lm loss value: 4.0E+00 |", (100, {"val/lm_loss": 4.0})),
+    ("[0]: step=1 loss=0.5", (1, {"loss": 0.5})),
+    ("[1]: step=1 loss=0.5", None),
+    ("[1,1]<stdout>:step=1 loss=0.5", None),
+    ("[prterun-host-7@1,0]<stdout>: step=1 loss=0.5", (1, {"loss": 0.5})),
+    ("[default1]:step=1 loss=0.5", None),
     ("step=1 of the plan", None),
     ("loss=0.5 without a step", None),
     ("step=1.5 loss=0.5", None),
@@ -76,6 +95,54 @@ def test_steps_that_begin_anew_in_each_epoch_are_counted_through(log, first):
     assert run.table.steps == list(range(first, first + 12))
 
 
+@pytest.mark.parametrize("label", ["{}: ", " {}: ", "[{}] "], ids=["srun -l", "padded", "mpiexec -l"])
+def test_of_lines_with_numbers_of_ranks_those_of_one_rank_count(log, label):
+    lines = [f"{label.format(rank)}step={step} loss={step}.{rank}" for step in range(3) for rank in (1, 0)]
+    run = log(*lines)
+    assert (run.rows.steps, set(run.rows.attempts)) == ([0, 1, 2], {1})
+    assert run.rows.cells["loss"].values == [0.0, 1.0, 2.0]
+
+
+def test_numbers_of_lines_and_epochs_are_none_of_ranks(log):
+    assert log(*[f"{line}: step={line} loss=1" for line in range(1, 5)]).table.steps == [1, 2, 3, 4]
+    run = log(*[f"[{epoch}] step={step} loss=1" for epoch in range(2) for step in range(3)])
+    assert run.rows.steps == [0, 1, 2, 0, 1, 2]
+
+
+def test_printed_dicts_of_hugging_face_are_counted(log):
+    lines = [f"{{'loss': '{4 - step / 10}', 'learning_rate': '1e-05', 'epoch': '0.{step}'}}" for step in range(1, 4)]
+    run = log(*lines, "{'eval_loss': 3.5, 'epoch': 0.3}", "{'train_runtime': 9.0, 'train_loss': 3.0, 'epoch': 0.3}")
+    assert run.rows.steps == [1, 2, 3, 3]
+    assert run.table.cells["loss"].values == [3.9, 3.8, 3.7]
+    assert set(run.table.cells) == {"loss", "learning_rate", "epoch", "eval_loss"}
+
+
+STATE = '{"log_history": [{"step": 10, "loss": 4.5, "epoch": 0.1}, {"step": 20, "loss": 4.0, "epoch": 0.2}]}'
+LIGHTNING = "epoch,step,train_loss,val_loss\n0,10,4.5,\n0,20,4.0,\n0,20,,4.2\n"
+ULTRALYTICS = "       epoch, train/box_loss\n  10,  4.5\n  20,  4.0\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "path", "metric"),
+    [
+        ({"out/trainer_state.json": STATE}, "out", "loss"),
+        ({"out/checkpoint-10/trainer_state.json": "{}", "out/checkpoint-20/trainer_state.json": STATE}, "out", "loss"),
+        ({"out/version_0/metrics.csv": LIGHTNING}, "out", "train_loss"),
+        ({"out/lightning_logs/version_3/metrics.csv": LIGHTNING}, "out", "train_loss"),
+        ({"out/results.csv": ULTRALYTICS}, "out", "train/box_loss"),
+        ({"out/mine.csv": LIGHTNING}, "out/mine.csv", "train_loss"),
+    ],
+    ids=["trainer state", "of its last checkpoint", "Lightning", "its default folder", "ultralytics", "named"],
+)
+def test_files_of_other_trainers_are_runs(tmp_path, files, path, metric):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    run = open_foreign(tmp_path / path)
+    assert set(run.table.steps) == {10, 20}
+    assert list(series_of(run.table, metric).values) == [4.5, 4.0]
+
+
 def test_a_folder_with_one_log_is_that_log(log, tmp_path):
     log("step=1 loss=0.5")
     (tmp_path / "notes.txt").write_text("nothing here")
@@ -89,12 +156,19 @@ def test_a_folder_with_one_log_is_that_log(log, tmp_path):
         ({}, "", "neither metrics.jsonl of ezpz, nor a run-"),
         ({"a.log": b"no numbers"}, "a.log", "nor lines such as 'step=3 loss=0.5'"),
         ({"a.log": b"\x00\xff" * 500_000}, "a.log", "nor lines such as"),
+        ({"trainer_state.json": b'{"log_history": 3}'}, "trainer_state.json", "expected one of these"),
+        (
+            {"version_0/metrics.csv": b"step,loss\n1,2\n", "version_1/metrics.csv": b"step,loss\n1,2\n"},
+            "",
+            "2 runs in .*: version_0, version_1; expected one run",
+        ),
         ({"a.log": b"step=1 loss=2", "b.log": b"step=1 loss=2"}, "", "2 logs in .*: a.log, b.log; expected one run"),
     ],
-    ids=["absent", "empty", "words", "binary", "two"],
+    ids=["absent", "empty", "words", "binary", "no state", "versions", "two"],
 )
 def test_what_is_no_run_is_one_clear_error(tmp_path, files, path, told):
     for name, data in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(data)
     with pytest.raises(UsageError, match=told) as error:
         open_foreign(tmp_path / path)

@@ -11,6 +11,7 @@ from ezpz.track.run_reader import Run, is_run, open_run
 from ezpz.track.table import Table, gather
 from ezpz.view.foreign.plain_log import is_log, read_log
 from ezpz.view.foreign.tfevents import find_events, read_events
+from ezpz.view.foreign.trainer_files import find_trainer_file, read_trainer_file
 from ezpz.view.foreign.wandb_offline import find_wandb, read_wandb
 
 if TYPE_CHECKING:
@@ -48,11 +49,12 @@ class ForeignRun(Run):
 
 
 def open_foreign(path: str | os.PathLike[str]) -> ForeignRun:
-    """Read a run of wandb (offline), of TensorBoard, or a log with ``key=value`` lines.
+    """Read a run of wandb (offline), of TensorBoard, of a trainer's file, or a log with ``key=value`` lines.
 
     Args:
         path: A ``run-*.wandb``, an event file, a log; or a folder with such: wandb's own, one of event files (its
-            subfolders' names come before their metrics', several files of one folder are attempts), one with one log.
+            subfolders' names come before their metrics', several files of one folder are attempts), one with the
+            ``trainer_state.json`` of Hugging Face or the ``metrics.csv`` of Lightning, one with one log.
 
     Returns:
         The run, read as far as it can be; what is torn or broken is counted in one warning.
@@ -72,7 +74,8 @@ def open_foreign(path: str | os.PathLike[str]) -> ForeignRun:
     if reading is None:
         raise UsageError(
             f"no run in {place} (from the command line): it has neither metrics.jsonl of ezpz, nor a run-*.wandb, nor "
-            f"events.out.tfevents.*, nor lines such as 'step=3 loss=0.5'; expected one of these. Name the file itself."
+            f"events.out.tfevents.*, trainer_state.json or metrics.csv, nor lines such as 'step=3 loss=0.5'; expected "
+            f"one of these. Name the file itself."
         )
     folder = place if place.is_dir() else place.parent
     facts = {"name": reading.name, "source": reading.source, **reading.facts}
@@ -86,9 +89,13 @@ def _read(place: Path) -> Reading | None:
     events = find_events(place)
     if events:
         return read_events(place, events)
-    if place.is_file():
-        return read_log(place)
-    logs = [item for item in sorted(place.iterdir()) if item.suffix in {".log", ".txt", ".out"} and is_log(item)]
+    file = find_trainer_file(place)
+    reading = read_trainer_file(file) if file else None
+    if reading or place.is_file():
+        return reading or read_log(place)
+    logs = [
+        item for item in sorted(place.iterdir()) if item.suffix in {".log", ".txt", ".out", ".jsonl"} and is_log(item)
+    ]
     if len(logs) > 1:
         names = ", ".join(item.name for item in logs[:4])
         raise UsageError(

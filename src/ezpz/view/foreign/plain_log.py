@@ -4,17 +4,33 @@
     [2026-11-20 16:20:01.123][I][train:45] iter=3 train/loss=0.123456(±0.02)
     step: 100, loss: 2.31, lr: 3e-4
     iter 250: loss 3.0412, time 151.20ms, mfu 5.41%
+    [rank0]:[titan] 2026-01-02 03:00:01,123 - root - INFO - step:  1  loss:  4.96778  tps: 7,012  mfu: 0.17%
+    {"step": 3, "loss": 0.5}
+     iteration        3/     200 | elapsed time per iteration (ms): 1234.5 | lm loss: 4.967783E+00 |
+     validation loss at iteration 100 | lm loss value: 4.0E+00 | lm loss PPL: 5.4E+01 |
+    {'loss': '4.9678', 'grad_norm': '1.5', 'learning_rate': '1e-05', 'epoch': '0.02'}
+
+The last four are of torchtitan (components/metrics.py), of JSON lines, of Megatron-LM (training_log and
+evaluate_and_print_results in megatron/training/training.py) and of Hugging Face (PrinterCallback of transformers).
 
 A pair is a name, ``=``, ``:`` or (between commas) a blank, and a number, which a unit may follow. The step is ``step``,
 ``global_step``, ``iter``, ``iteration``, ``it`` or ``epoch``, whichever is first in this list; a line without one
-holds no row. Escapes are taken out; of lines that begin with ``[rank=3]``, as those of `ezpz.log` do, only rank 0's
-count.
+holds no row, those of Hugging Face excepted, which are counted. Escapes are taken out; of lines that begin with
+``[rank=3]``, as those of `ezpz.log` do, or with another label of a rank, only rank 0's count:
+
+    [0]: [rank0]: [default0]:       launch --label; torchrun and its --tee
+    [1,0]<stdout>:                  Open MPI's --tag-output, --output tag
+     0:   [0]                       srun -l; MPICH's mpiexec -l
+
+The last two may also be the number of a line or of an epoch. Those only rise; ranks write in turns.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import datetime
+from itertools import pairwise
 from math import nan
 from typing import TYPE_CHECKING
 
@@ -22,30 +38,43 @@ from ezpz.files import open_regular
 from ezpz.view.foreign.reading import Reading, make_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from ezpz.track.journal_reader import Row
 
+    _Parsed = tuple[int, dict[str, float], float]  # step, metrics, time
+
 _STEPS = ("step", "global_step", "iter", "iteration", "it", "epoch")
 _LONGEST = 1 << 16  # bytes: no line of metrics is longer, and a file without newlines is no log
 _DIGITS = 19  # an int of fewer has 64 bits
+_TOO_LARGE = 1 << 63  # for an integer
 _LOOKED_AT = 5000  # lines in which a log has to show its first row
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _PREFIX = re.compile(r"\s*(?:\[[^\]]*\]\s*)+")  # [time][level][file:line]
-_RANK = re.compile(r"\[rank[= ]?(\d{1,9})(?:/\d{1,9})?\]", re.IGNORECASE)
+_RANK = re.compile(r"\[(?:rank|default)[= ]?(\d{1,9})(?:/\d{1,9})?\]", re.IGNORECASE)
+_LABEL = re.compile(r"\[(\d{1,9})\]:|\[[^\]\s,]{1,80},(\d{1,9})\]<std(?:out|err)>:")
+_NUMBERED = re.compile(r"[ \t]{0,12}(\d{1,9}): |\[(\d{1,9})\] ")  # by a rank, or by something else
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T-](\d\d:?\d\d:?\d\d)(?:[.,](\d{1,6}))?")
-_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+_THOUSANDS = r"\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?"
+_NUMBER = rf"[-+]?(?:{_THOUSANDS}|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 _PAIR = re.compile(
-    rf"(?<![\w./-])(?P<name>[A-Za-z_][\w./-]*?)(?:\s?=\s?|:\s?|\s)(?P<number>{_NUMBER})"
-    rf"(?:/\d+)?(?P<unit>\s?(?:%|ms|us|µs|s|it/s|tok/s)(?!\w))?(?=[\s,;|()\]]|:\s|:$|$)",
+    rf"(?<![\w./-])(?P<name>[A-Za-z_][\w./-]*?)(?:\s?=\s?|:[ \t]{{0,20}}|\s)(?P<number>{_NUMBER})"
+    rf"(?:/\d+)?(?P<unit>\s?(?:%|ms|us|µs|s|it/s|tok/s|[GM]i?B)(?!\w))?(?=[\s,;|()\]]|:\s|:$|$)",
     re.IGNORECASE,
 )
 
 
+_FIELD = re.compile(rf"\s*(?P<name>[A-Za-z][\w ]*?)(?P<unit> \(ms\))?:\s*(?P<number>{_NUMBER})\s*$", re.IGNORECASE)
+_MEGATRON = re.compile(
+    r"(?P<val>validation loss at )?iteration[ \t]{1,20}(?P<step>\d{1,18})(?:/[ \t]{0,20}\d{1,18})?[ \t]{0,20}\|"
+)
+_PRINTED = re.compile(rf"'([\w/.@ -]{{1,80}})': '?({_NUMBER})'?(?=[,}}])", re.IGNORECASE)
+
+
 def is_log(path: Path) -> bool:
     """Tell whether a row shows itself near the beginning of a file."""
-    return any(parse_line(line) for line in _lines(path, _LOOKED_AT))
+    return any(parse_line(line) or _printed(line) for line in _lines(path, _LOOKED_AT))
 
 
 def read_log(path: Path) -> Reading | None:
@@ -57,15 +86,29 @@ def read_log(path: Path) -> Reading | None:
     Raises:
         OSError: The file cannot be read.
     """
+    found: list[tuple[int | None, _Parsed]] = []
+    when, count, counted = nan, 0, False
+    for line in _lines(path):
+        when = _time(line, when)
+        parsed = parse_line(line)
+        if parsed is None:
+            printed = _printed(line)
+            if printed is None:
+                continue
+            count, counted = count + ("loss" in printed), True
+            parsed = (max(1, count), printed)
+        number = _NUMBERED.match(_ESCAPE.sub("", line))
+        found.append((int(number[1] or number[2]) if number else None, (*parsed, when)))
+    rows = rows_of(_of_one_rank(found))
+    return Reading("log", path.stem, rows, {"steps_are_counted": True} if counted else {}) if rows else None
+
+
+def rows_of(found: Iterable[_Parsed]) -> list[Row]:
+    """Return the rows of what was logged, each as step, metrics and time, in the order of writing."""
     rows: list[Row] = []
     newest: dict[str, int] = {}
-    attempt, offset, epoch, when = 1, 0, nan, nan
-    for line in _lines(path):
-        parsed = parse_line(line)
-        when = _time(line, when)
-        if parsed is None:
-            continue
-        raw, values = parsed
+    attempt, offset, epoch = 1, 0, nan
+    for raw, values, when in found:
         if any(newest.get(key, raw + offset) > raw + offset for key in values if key != "epoch"):
             if values.get("epoch", nan) > epoch:
                 offset = max(newest.values()) + 1 - raw
@@ -74,18 +117,43 @@ def read_log(path: Path) -> Reading | None:
         epoch = values.get("epoch", epoch)
         newest.update(dict.fromkeys(values, raw + offset))
         rows.append(make_row(raw + offset, when, dict(values), attempt))
-    return Reading("log", path.stem, rows) if rows else None
+    return rows
+
+
+def row_of(pairs: Mapping[str, float]) -> tuple[int, dict[str, float]] | None:
+    """Return the step of named numbers and the metrics among them, or None where one is missing."""
+    name = next((name for name in _STEPS if type(pairs.get(name)) is int), None)
+    if name is None:
+        return None
+    kept = {key: value for key, value in pairs.items() if key not in _STEPS or (key == "epoch" != name)}
+    metrics = {key: value for key, value in kept.items() if type(value) is float or abs(value) < _TOO_LARGE}
+    step = int(pairs[name])
+    return (step, metrics) if set(metrics) - {"epoch"} and abs(step) < _TOO_LARGE else None
+
+
+def _of_one_rank(found: list[tuple[int | None, _Parsed]]) -> Iterator[_Parsed]:
+    """Leave out the rows of other ranks than the first, where numbers before lines are those of ranks."""
+    numbers = [number for number, _ in found if number is not None]
+    are_ranks = any(later < earlier for earlier, later in pairwise(numbers))
+    first = min(numbers, default=0)
+    return (parsed for number, parsed in found if not are_ranks or number in {None, first})
 
 
 def parse_line(line: str) -> tuple[int, dict[str, float]] | None:
     """Return the step of a line and its metrics, or None; ints stay ints."""
     line = _ESCAPE.sub("", line)
-    rank = _RANK.search(line)
-    if rank is not None and int(rank[1]):
+    if _is_of_other_rank(line):
         return None
     pairs: dict[str, float] = {}
+    prefix = _LABEL.match(line) or _NUMBERED.match(line)
+    line = line[prefix.end() :] if prefix else line
     prefix = _PREFIX.match(line)
     line = line[prefix.end() :] if prefix else line
+    if line.lstrip().startswith('{"'):
+        return _json_row(line)
+    megatron = _MEGATRON.search(line)
+    if megatron:
+        return _megatron_row(megatron, line[megatron.end() :])
     for match in _PAIR.finditer(line):
         text = match["number"]
         if match["name"].endswith(".py"):  # train.py:45
@@ -93,13 +161,48 @@ def parse_line(line: str) -> tuple[int, dict[str, float]] | None:
         # A blank is a separator only where commas divide the pairs; else it is between words of a sentence.
         if line[match.end("name")] == " " and line[match.end("name") + 1] != "=" and "," not in line:
             continue
-        pairs[match["name"]] = int(text) if text.lstrip("+-").isdigit() and len(text) < _DIGITS else float(text)
-    name = next((name for name in _STEPS if type(pairs.get(name)) is int), None)
-    if name is None:
+        pairs[match["name"]] = _number(text)
+    return row_of(pairs)
+
+
+def _is_of_other_rank(line: str) -> bool:
+    rank, label = _RANK.search(line), _LABEL.match(line)
+    return bool((rank and int(rank[1])) or (label and int(label[1] or label[2])))
+
+
+def _number(text: str) -> float:
+    text = text.replace(",", "")
+    return int(text) if text.lstrip("+-").isdigit() and len(text) < _DIGITS else float(text)
+
+
+def _json_row(line: str) -> tuple[int, dict[str, float]] | None:
+    try:
+        read = json.loads(line)
+    except (ValueError, RecursionError):  # of absurd depth
         return None
-    step = int(pairs.pop(name))
-    metrics = {key: value for key, value in pairs.items() if key not in _STEPS or key == "epoch"}
-    return (step, metrics) if set(metrics) - {"epoch"} else None
+    return row_of({name: value for name, value in read.items() if type(value) in {int, float}})
+
+
+def _megatron_row(head: re.Match[str], rest: str) -> tuple[int, dict[str, float]] | None:
+    """Return a line of Megatron: names with ``_`` for blanks, times in seconds."""
+    pairs: dict[str, float] = {}
+    for part in rest.split("|"):
+        field = _FIELD.match(part)
+        if field:
+            name = field["name"].strip().replace(" ", "_")
+            name = f"val/{name.removesuffix('_value')}" if head["val"] else name
+            pairs[name] = _number(field["number"]) / 1000 if field["unit"] else _number(field["number"])
+    return row_of({**pairs, "step": int(head["step"])})
+
+
+def _printed(line: str) -> dict[str, float] | None:
+    """Return the numbers of a dict as Hugging Face's trainers print it; None for others, and for that of the end."""
+    line = _ESCAPE.sub("", line)
+    start = line.rfind("{'")
+    if start < 0 or "'epoch':" not in line or "train_runtime" in line or _is_of_other_rank(line):
+        return None
+    pairs = {name: _number(text) for name, text in _PRINTED.findall(line[start:])}
+    return pairs if {"loss", "eval_loss"} & pairs.keys() else None
 
 
 def _time(line: str, before: float) -> float:
