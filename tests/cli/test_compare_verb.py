@@ -154,7 +154,7 @@ def test_a_picture_that_fails_costs_a_warning_and_not_the_verdict(two, tmp_path,
 @pytest.mark.slow
 def test_colour_needs_a_terminal_or_a_wish_and_ascii_is_enough(two, tmp_path):
     assert "\x1b" not in verb(tmp_path, *two, TERM="xterm-256color").stdout
-    assert verb(tmp_path, *two, FORCE_COLOR="1").stdout.startswith("\x1b[1;31mdifferent")
+    assert verb(tmp_path, *two, FORCE_COLOR="1").stdout.startswith("\x1b[1;33mdifferent")
     done = verb(tmp_path, *two, PYTHONIOENCODING="ascii")
     assert done.stderr == ""
     assert "w\\xf6rld" in done.stdout

@@ -8,6 +8,7 @@ import pytest
 from ezpz.errors import UsageError
 from ezpz.track.values import encode
 from ezpz.view.compare.comparison import compare_runs
+from ezpz.view.compare.comparison_output import render
 from ezpz.view.compare.divergence import Tolerance, measure, tolerance, window_of
 from ezpz.view.compare.paired_curves import Pair
 from lab.run_folders import leave_run
@@ -138,12 +139,21 @@ def test_losses_below_zero_near_zero_or_rounded_when_written_are_compared(make_r
 def test_steps_pair_by_their_number_and_only_common_ones_count(make_run):
     a = make_run("a", CURVE)
     [found] = compare_runs([a, make_run("b", CURVE[::10], every=10)])
-    assert found.verdict.text.startswith("identical: 40 steps")
+    assert found.verdict.text == "identical: 40 common steps (A has 400, B 40), equal to the last bit"
     [found] = compare_runs([a, make_run("c", CURVE[:50], first=1000)])
     assert found.verdict.exit_code == 2
     assert "no step of loss in common (A has 0 to 399, B has 1000 to 1049)" in found.verdict.text
     [found] = compare_runs([a, make_run("d", CURVE[:1])])
     assert (found.verdict.exit_code, found.divergence.points) == (0, 1)
+    assert found.verdict.text.startswith("identical: 1 common step (A has 400, B 1)")
+
+
+def test_only_a_difference_that_nobody_set_is_red(make_run):
+    a, other = make_run("a", CURVE), CURVE * np.where(np.arange(STEPS) >= 250, 1.1, 1.0)
+    [unknown] = compare_runs([a, make_run("b", other)])
+    [known] = compare_runs([make_run("c", CURVE, config={"lr": 1}), make_run("d", other, config={"lr": 2})])
+    heads = [render([a, a], [a.folder, a.folder], [each], color=True)[:7] for each in (unknown, known)]
+    assert heads == ["\x1b[1;31m", "\x1b[1;33m"]
 
 
 def test_metrics_are_chosen_by_name_and_a_missing_one_is_told(make_run):

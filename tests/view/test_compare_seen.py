@@ -88,10 +88,36 @@ def test_where_nothing_or_another_cut_is_known_nothing_is_said(run):
 
 def test_another_rank_with_other_data_is_named(run):
     one, two = "0" * 26, "0" * 13 + "00001000000ff"
-    a, b = run("a", sums=sums(), ranks=[(50, one)]), run("b", sums=sums(), ranks=[(50, two)])
-    assert compare_seen(a, b, LETTERS)[1] == [
-        "rank 1 has other data, seen at step 50 (of it every 50th step is looked at)"
-    ]
+    a = run("a", sums=sums(), ranks=[(0, one), (50, one)])
+    b = run("b", sums=sums(), ranks=[(0, one), (50, two)], curve=later(31))
+    told = "rank 1 has other data at step 50 and the same at step 0; rank 0 has the same throughout"
+    batches, notes, _ = compare_seen(a, b, LETTERS)
+    assert (batches.text, notes) == (told, [])
+    [found] = compare_runs([a, b])
+    assert (found.verdict.text, found.verdict.notes) == ("data of rank 1 differs from step 31", [told])
+    [elsewhere] = compare_runs([a, run("c", sums=sums(), ranks=[(0, one), (50, two)], curve=later(201))])
+    assert "data" not in elsewhere.verdict.text
+
+
+@pytest.mark.parametrize(
+    ("forms", "told"),
+    [
+        (("int64[16,24] int64[16]", "int64[15,24] int64[15]"), "batch size 16 in A and 15 in B"),
+        (("int64[16,24]", "int64[8,24]"), "batch size 16 in A and 8 in B"),
+        (("int64[16,24]", "int64[16,22]"), ""),
+        (("int64[16,24]", "float32[15,24]"), ""),
+        (("int64[16,24] int64[24]", "int64[15,24] int64[24]"), ""),
+    ],
+    ids=["odd", "half", "length", "type", "one of two"],
+)
+def test_batches_of_other_sizes_cannot_be_compared_where_curves_part(run, forms, told):
+    other = CURVE + 0.3 * np.random.default_rng(4).standard_normal(STEPS)
+    a, b = run("a", sums=sums(), form=forms[0]), run("b", sums=sums(0), form=forms[1], curve=other)
+    verdict = compare_runs([a, b])[0].verdict
+    assert (verdict.exit_code == 2) == bool(told)
+    assert told in verdict.text
+    [same] = compare_runs([a, run("c", sums=sums(0), form=forms[1])])  # gradient accumulation makes up for it
+    assert same.verdict.exit_code == 0
 
 
 def test_other_data_is_the_cause_with_its_step(run):

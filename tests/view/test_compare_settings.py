@@ -181,6 +181,37 @@ def test_another_world_size_counts_unless_the_batch_makes_up_for_it():
 OPTIMIZER = {"optimizer.class": "AdamW", "optimizer.lr": 0.1}
 
 
+def grouped(*groups, **more):
+    """Return the effective values of an optimizer with groups of (parameters, weight decay)."""
+    values = {"optimizer.class": "AdamW", **more}
+    for number, (count, decay) in enumerate(groups):
+        head = f"optimizer.groups.{number}"
+        values |= {f"{head}.parameters": count, f"{head}.weight_decay": decay, f"{head}.amsgrad": False}
+    return facts(values)
+
+
+GROUPS = [  # of A, of B, what differs
+    ([(100, 0.1)], [(80, 0.1), (20, 0.0)], [("optimizer.groups.weight_decay", "0.1 -> 0.1, 0.0 of 20 parameters")]),
+    ([(80, 0.1), (20, 0.0)], [(100, 0.0)], [("optimizer.groups.weight_decay", "0.1, 0.0 of 20 parameters -> 0.0")]),
+    ([(100, 0.1)], [(80, 0.1), (20, 0.1)], []),
+    ([(80, 0.1), (20, 0.0)], [(90, 0.1), (10, 0.0)], [("optimizer.groups.0.parameters", "80 -> 90")]),
+]
+
+
+def test_groups_of_parameters_are_compared_by_what_parameters_get(subtests):
+    for first, second, expected in GROUPS:
+        with subtests.test(f"{first} {second}"):
+            found = differences(grouped(*first), grouped(*second))
+            assert [(item.key, change_of(item, 80)) for item in found][: max(1, len(expected))] == expected
+
+
+def test_of_another_optimizer_its_class_and_rate_come_first():
+    one = facts({"optimizer.class": "AdamW", "optimizer.groups.0.amsgrad": False, "optimizer.groups.0.lr": 0.1})
+    two = facts({"optimizer.class": "SGD", "optimizer.groups.0.lr": 0.2})
+    keys = [item.key for item in differences(one, two)]
+    assert keys == ["optimizer.class", "optimizer.groups.0.lr", "optimizer.groups.0.amsgrad"]
+
+
 def of_schedulers(first, second):
     found = differences(facts({**OPTIMIZER, **first}), facts({**OPTIMIZER, **second}))
     return [(item.key, item.change, item.b, item.kind, item.material) for item in found]

@@ -7,6 +7,7 @@ import pytest
 
 from ezpz.errors import UsageError
 from ezpz.track.series import series_of
+from ezpz.view.compare.comparison import compare_runs
 from ezpz.view.foreign import open_foreign
 from ezpz.view.foreign.plain_log import parse_line
 
@@ -115,6 +116,18 @@ def test_printed_dicts_of_hugging_face_are_counted(log):
     assert run.rows.steps == [1, 2, 3, 3]
     assert run.table.cells["loss"].values == [3.9, 3.8, 3.7]
     assert set(run.table.cells) == {"loss", "learning_rate", "epoch", "eval_loss"}
+
+
+def test_counted_dicts_of_other_epochs_are_not_paired(tmp_path):
+    def write(name, each):
+        lines = [f"{{'loss': '{3 - line / 100}', 'epoch': '{line * each}'}}\n" for line in range(1, 60)]
+        (tmp_path / name).write_text("".join(lines))
+        return open_foreign(tmp_path / name)
+
+    [same] = compare_runs([write("a.log", 0.5), write("b.log", 0.5)])
+    [other] = compare_runs([write("a.log", 0.5), write("c.log", 1.0)])
+    assert (same.verdict.exit_code, other.verdict.exit_code) == (0, 2)
+    assert "line 1 is of epoch 0.5 in A and 1.0 in B" in other.verdict.text
 
 
 STATE = '{"log_history": [{"step": 10, "loss": 4.5, "epoch": 0.1}, {"step": 20, "loss": 4.0, "epoch": 0.2}]}'

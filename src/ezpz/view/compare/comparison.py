@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.errors import UsageError
 from ezpz.track.names import is_learning_rate
+from ezpz.track.series import series_of
 from ezpz.track.table import restarts
 from ezpz.view.compare.comparison_verdict import Verdict, judge
 from ezpz.view.compare.differences import differences
@@ -15,7 +16,7 @@ from ezpz.view.compare.divergence import measure, tolerance
 from ezpz.view.compare.explaining_setting import Clues
 from ezpz.view.compare.paired_curves import SeriesByName, choose_metric, pair, rate_difference
 from ezpz.view.compare.setting_differences import is_half, why_not
-from ezpz.view.compare.step_differences import compare_seen, is_rate_of_optimizer
+from ezpz.view.compare.step_differences import batch_sizes, compare_seen, is_rate_of_optimizer
 from ezpz.view.compare.throughput import compare_throughput
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from ezpz.view.compare.divergence import Divergence, Tolerance
     from ezpz.view.compare.step_differences import Batches
     from ezpz.view.compare.throughput import Throughput
+
+
+_EPOCHS = 0.02  # epochs are printed with two digits
 
 
 @dataclass(frozen=True)
@@ -106,10 +110,38 @@ def _compare(first: _Seen, second: _Seen, metric_name: str | None) -> Comparison
     clues = Clues(_restarts(first, second), _is_random(first, second), allowed.step, batches)
     verdict = judge(items, apart, clues, letters)
     verdict = replace(verdict, notes=[*verdict.notes, *_said_besides(verdict, batches, notes)])
+    verdict = replace(verdict, text=_with_lengths(verdict, apart, first, second, metric))
     reason = why_not(first.run.record, second.run.record, letters)
+    sizes = batch_sizes(first.run, second.run)
+    if sizes and verdict.exit_code == 1 and not verdict.likely:  # else gradient accumulation may make up for it
+        each = f"{sizes[0]} in {letters[0]} and {sizes[1]} in {letters[1]}"
+        reason = reason or f"batch size {each}: the samples of a step differ"
+    reason = reason or _other_epochs(first, second, letters)
     if reason:
         verdict = Verdict(f"not comparable: {reason}", 2)
     return Comparison(letters, verdict, metric, items, apart, allowed, speed, batches)
+
+
+def _with_lengths(verdict: Verdict, apart: Divergence, first: _Seen, second: _Seen, metric: str) -> str:
+    """Return the sentence of runs that agree, with how many steps each has where they have few in common."""
+    counts = [len(each.series[metric].steps) for each in (first, second)]
+    if verdict.step is not None or apart.points == max(counts):
+        return verdict.text
+    many = "s" * (apart.points > 1)
+    common = f"{apart.points} common step{many} ({first.letter} has {counts[0]}, {second.letter} {counts[1]})"
+    return verdict.text.replace(f"{apart.points} step{many}", common, 1)
+
+
+def _other_epochs(first: _Seen, second: _Seen, letters: tuple[str, str]) -> str:
+    """Say that steps which were only counted mean something else in two runs."""
+    if not all(each.run.facts.get("steps_are_counted") for each in (first, second)):
+        return ""
+    both = pair(series_of(first.run.table, "epoch"), series_of(second.run.table, "epoch"))
+    other = [place for place in range(len(both.steps)) if abs(both.a[place] - both.b[place]) > _EPOCHS][:1]
+    if not other:
+        return ""
+    one, two = both.a[other[0]], both.b[other[0]]
+    return f"line {both.steps[other[0]]:.0f} is of epoch {one} in {letters[0]} and {two} in {letters[1]}"
 
 
 def _said_besides(verdict: Verdict, batches: Batches | None, notes: Sequence[str]) -> list[str]:

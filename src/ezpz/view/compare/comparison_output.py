@@ -13,6 +13,7 @@ from ezpz.log import get_logger
 from ezpz.track.values import encode
 from ezpz.view.compare.comparison_verdict import percent
 from ezpz.view.compare.differences import Line, change_of, folded
+from ezpz.view.compare.kinds_of_settings import Kind
 from ezpz.view.compare.paired_curves import SeriesByName
 from ezpz.visible import painter, shorten, visible
 
@@ -117,7 +118,10 @@ def short_path(path: Path) -> str:
 
 
 def _verdict(item: Comparison, many: bool, width: int, paint: Callable[[str, str], str]) -> list[str]:
-    meaning = {0: "very good", 1: "very bad"}.get(item.verdict.exit_code, "very doubtful")
+    # What somebody has set is no alarm.
+    is_set = any(each.kind is not Kind.NEVER for each in item.verdict.likely)
+    meaning = "very good" if item.verdict.exit_code == 0 else "very bad"
+    meaning = "very doubtful" if is_set or item.verdict.exit_code == 2 else meaning
     head = f"{item.letters[1]} against {item.letters[0]}: " if many else ""
     texts = [head + visible(item.verdict.text)]
     lines = [paint(line, meaning) for text in texts for line in wrap(text, width, break_on_hyphens=False)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ezpz.view.compare.differences import change_of, folded
+from ezpz.view.compare.divergence import MATERIAL
 from ezpz.view.compare.explaining_setting import Cause, Clues, find_cause
 from ezpz.view.compare.kinds_of_settings import Kind
 
@@ -92,7 +93,7 @@ def _differ(cause: Cause, apart: Divergence, letters: tuple[str, str]) -> str:
     if cause.kind is Kind.SEED:
         return f"different seed, {_quality(apart, letters)}"
     if cause.kind is Kind.DATA:
-        return f"data differs from step {step}{named}"
+        return f"data{cause.where} differs from step {step}{named}"
     if cause.kind is None:
         reason = f": {cause.note}" if cause.note else ": nothing that was recorded explains it"
     elif cause.kind in {Kind.OPTIMIZER, Kind.OTHER}:
@@ -117,6 +118,8 @@ def _step(cause: Cause, apart: Divergence) -> int | None:
 def _quality(apart: Divergence, letters: tuple[str, str]) -> str:
     if apart.material is None:
         return "same quality"
+    if abs(apart.final) < MATERIAL:
+        return "same quality at the end"
     side = "higher" if apart.final > 0 else "lower"
     return f"other quality: {letters[1]} ends {percent(abs(apart.final))} {side}"
 

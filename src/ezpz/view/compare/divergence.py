@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ezpz.view.compare.paired_curves import Pair
 
-_MATERIAL = 0.02
+MATERIAL = 0.02
 _DEFAULT = 1e-3
 _HALF = 2e-3  # of a mean, where weights are rounded to 8 bits at every step
 _LONGEST_WINDOW = 50
@@ -70,7 +70,7 @@ def tolerance(pair: Pair, *, half: bool = False) -> Tolerance:
     source = "default of half precision" if half else "default"
     if rounded > _DEFAULT:
         source += f"; values are recorded to {rounded:.0e} of their size"
-    return Tolerance(max(_DEFAULT, rounded), mean, max(_MATERIAL, mean), source)
+    return Tolerance(max(_DEFAULT, rounded), mean, max(MATERIAL, mean), source)
 
 
 def _resolution(values: Any) -> float:

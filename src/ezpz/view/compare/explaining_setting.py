@@ -36,12 +36,14 @@ class Cause:
         likely: Those settings.
         note: What else points there, or what to look at, in words.
         step: The step at which it begins, where that is known.
+        where: The ranks of which the data differs, as `` of rank 1``; empty for all.
     """
 
     kind: Kind | None
     likely: list[Difference] = field(default_factory=list)
     note: str = ""
     step: int | None = None
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,13 @@ def _parts_at(step: int, apart: Divergence) -> bool:
 def _other_data(apart: Divergence, clues: Clues) -> Cause | None:
     """Return the data as the cause, where checksums say that it is other data from where curves part."""
     batches, step = clues.batches, apart.numerics or 0
+    if batches is not None and batches.other_between is not None:
+        same, other = batches.other_between
+        begins = apart.first_different if (apart.first_different or 0) > same else step
+        if not same < (begins or 0) <= other:
+            return None
+        ranks = ", ".join(map(str, batches.other_ranks[:4])) + (", …" if len(batches.other_ranks) > 4 else "")
+        return Cause(Kind.DATA, note=batches.text, where=f" of rank{'s' * (len(batches.other_ranks) > 1)} {ranks}")
     if batches is None or batches.other_from is None:
         return None
     if not _parts_at(batches.other_from, apart) and not -_NEAR <= step - batches.other_from <= _SLOW:

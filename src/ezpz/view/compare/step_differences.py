@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ezpz.track.identical_batches import batches_of_ranks, read_seen
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from ezpz.track.identical_batches import SeenByRun
     from ezpz.track.run_reader import Run
 
-__all__ = ["Batches", "compare_seen", "is_rate_of_optimizer"]
+__all__ = ["Batches", "batch_sizes", "compare_seen", "is_rate_of_optimizer"]
 
 _Changes = list[tuple[int, float]]
 
 _GENERATORS = {"python": "Python's", "numpy": "numpy's", "torch": "torch's", "cuda": "the device's"}
+_FIRST_SIZE = re.compile(r"\[(\d{1,12})(?=[,\]])")
 _LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -33,16 +34,22 @@ class Batches:
         text: That in words.
         first: The first step of which both checksums are known.
         last: The last one.
-        other_from: The first step with another batch; None where all were the same.
+        other_from: The first step with another batch of rank 0; None where all were the same.
+        other_ranks: Other ranks that had other batches, though rank 0 had the same.
+        other_between: Their last step with the same batch, -1 where none is known, and the first with another one.
     """
 
     text: str
     first: int
     last: int
     other_from: int | None
+    other_ranks: tuple[int, ...] = ()
+    other_between: tuple[int, int] | None = None
 
     def same_at(self, step: int) -> bool:
         """Tell whether the batches up to a step were the same, as far as is known."""
+        if self.other_between is not None and step > self.other_between[0]:
+            return False
         return self.first <= step <= self.last + 1 and (self.other_from is None or step < self.other_from)
 
 
@@ -58,7 +65,7 @@ def compare_seen(
     ours, theirs = read_seen(first), read_seen(second)
     batches, notes = _batches(ours, theirs, letters)
     if batches is not None and batches.other_from is None:
-        notes += _other_ranks(first, second)
+        batches = _with_other_ranks(batches, first, second)
     return (
         batches,
         [*notes, *_generators(ours, theirs)],
@@ -92,15 +99,34 @@ def _batches(ours: SeenByRun, theirs: SeenByRun, letters: tuple[str, str]) -> tu
     return Batches(f"same batches until step {common[other - 1]}, then other data", first, last, common[other]), []
 
 
-def _other_ranks(first: Run, second: Run) -> list[str]:
-    """Say which rank has other batches though rank 0 has the same."""
+def _with_other_ranks(batches: Batches, first: Run, second: Run) -> Batches:
+    """Add which ranks have other batches though rank 0 has the same."""
     ours, theirs = batches_of_ranks(first), batches_of_ranks(second)
-    for step in ours:
-        for rank, entry in ours[step].items():
-            other = theirs.get(step, {}).get(rank)
-            if other is not None and other != entry:
-                return [f"rank {rank} has other data, seen at step {step} (of it every {EVERY}th step is looked at)"]
-    return []
+    same = -1
+    for step in sorted(ours.keys() & theirs.keys()):
+        common = sorted(ours[step].keys() & theirs[step].keys())
+        other = tuple(rank for rank in common if ours[step][rank] != theirs[step][rank])
+        if other:
+            who = f"rank{'s' * (len(other) > 1)} {', '.join(map(str, other[:4]))}"
+            who += f" and {len(other) - 4} more" if len(other) > 4 else ""
+            have = "have" if len(other) > 1 else "has"
+            since = f" and the same at step {same}" if same >= 0 else ""
+            text = f"{who} {have} other data at step {step}{since}; rank 0 has the same throughout"
+            return replace(batches, text=text, other_ranks=other, other_between=(same, step))
+        same = step
+    return batches
+
+
+def batch_sizes(first: Run, second: Run) -> tuple[int, int] | None:
+    """Return the sizes of both runs' first batches where nothing but their first dimension differs; else None."""
+    ours, theirs = read_seen(first), read_seen(second)
+    if not (ours.forms and theirs.forms) or ours.places != theirs.places:
+        return None
+    one, two = (_FIRST_SIZE.findall(seen.forms[min(seen.forms)]) for seen in (ours, theirs))
+    rests = [_FIRST_SIZE.sub("[", seen.forms[min(seen.forms)]) for seen in (ours, theirs)]
+    if rests[0] != rests[1] or not (len(set(one)) == len(set(two)) == 1) or one == two:
+        return None
+    return int(one[0]), int(two[0])
 
 
 def _generators(ours: SeenByRun, theirs: SeenByRun) -> Iterator[str]:
