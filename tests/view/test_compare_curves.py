@@ -148,6 +148,32 @@ def test_steps_pair_by_their_number_and_only_common_ones_count(make_run):
     assert found.verdict.text.startswith("identical: 1 common step (A has 400, B 1)")
 
 
+MODULES = [  # module settings of A, of B, more of B, the curve's factor, what is said
+    ({"n.eps": 1e-5}, {"n.eps": 1e-2}, {}, 1.0, "identical: 400 steps, equal to the last bit"),
+    ({"act": "gelu"}, {"act": "relu"}, {}, 1.1, "different from step 0: model settings (act gelu -> relu)"),
+    (
+        {"n.eps": 1e-5},
+        {"n.eps": 1e-2},
+        {"dropout.h": 0.1},
+        1.1,
+        "different from step 0: stochastic layers (h 0.0 -> 0.1)",
+    ),
+    ({}, {"act": "relu"}, {}, 1.0, "identical: 400 steps, equal to the last bit"),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "more", "factor", "told"), MODULES)
+def test_settings_of_modules_are_listed_and_explain_where_nothing_stronger_does(
+    make_run, first, second, more, factor, told
+):
+    effective = [{f"module.{name}": value for name, value in each.items()} for each in (first, second)]
+    base = {"model.class": "Net", "dropout.h": 0.0}
+    a = make_run("a", CURVE, effective={**base, **effective[0]})
+    [found] = compare_runs([a, make_run("b", CURVE * factor, effective={**base, **effective[1], **more})])
+    assert found.verdict.text == told
+    assert {item.key for item in found.differences} == ({*effective[1], *more} if first else set())
+
+
 def test_only_a_difference_that_nobody_set_is_red(make_run):
     a, other = make_run("a", CURVE), CURVE * np.where(np.arange(STEPS) >= 250, 1.1, 1.0)
     [unknown] = compare_runs([a, make_run("b", other)])

@@ -174,6 +174,20 @@ def test_attention_and_the_switches_of_torch():
         assert describe(nn.Linear(1, 1))["numerics.autocast.cpu"] == "bfloat16"
 
 
+def test_plain_settings_of_modules_are_told_once_for_equal_layers():
+    model = nn.ModuleDict({"norms": nn.ModuleList(nn.LayerNorm(4, eps=1e-3) for _ in range(2)), "act": nn.GELU("tanh")})
+    model.heads, model.skip, model.folder, model._seen, model.drop_rate = 4, True, "/data/x", 7, 0.1
+    told = {key: value for key, value in describe(model).items() if key.startswith("module")}
+    assert told == {
+        "module.heads": 4,
+        "module.skip": True,
+        "module.norms.*.eps": 1e-3,
+        "module.norms.*.elementwise_affine": True,
+        "module.act.approximate": "tanh",
+        "module_places": {"norms.*.eps": 2, "norms.*.elementwise_affine": 2},
+    }
+
+
 def test_an_optimizer_by_its_groups():
     model = Model(config())
     groups = [

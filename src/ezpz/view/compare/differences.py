@@ -237,13 +237,13 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _read_of(record: RunRecord) -> set[str]:
-    """Return which live objects were read: ``model``, ``optimizer``, ``schedule``."""
+    """Return which live objects were read: ``model``, ``module`` (its settings), ``optimizer``, ``schedule``."""
     return {_object_of(name) for name in record.effective.raw}
 
 
 def _object_of(name: str) -> str:
     first = name.partition(".")[0]
-    return first if first in {"optimizer", "schedule"} else "model"
+    return first if first in {"optimizer", "schedule", "module"} else "model"
 
 
 def _is_unseen(place: tuple[str, str], one_sided: bool, read: set[str]) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ezpz.view.compare.step_differences import Batches
 
 _TRAINED = (Kind.OPTIMIZER, Kind.SCHEDULE)
-_COMPUTED = (Kind.DATA, Kind.DTYPE, Kind.ATTENTION, Kind.BATCH, Kind.WORLD, Kind.NUMERICS)
+_COMPUTED = (Kind.DATA, Kind.MODULE, Kind.DTYPE, Kind.ATTENTION, Kind.BATCH, Kind.WORLD, Kind.NUMERICS)
 _LEFT = (Kind.LENGTH, Kind.OTHER)
 _NEAR = 3  # steps between a change and the loss that shows it
 _SLOW = 10  # steps until a change of the learning rate shows above noise

@@ -20,6 +20,7 @@ class Kind(Enum):
     DTYPE = "dtype"
     ATTENTION = "attention backend"
     MODEL = "model"
+    MODULE = "model settings"
     BATCH = "batch"
     DATA = "data"
     WORLD = "world size"

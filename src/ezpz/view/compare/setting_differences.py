@@ -114,8 +114,8 @@ GROUPS = (
     *("environment", "environment variables", "never decides"),
 )
 _EFFECTIVE_ORDER = (
-    *(Kind.STOCHASTIC, Kind.SCHEDULE, Kind.OPTIMIZER, Kind.DTYPE, Kind.ATTENTION, Kind.MODEL, Kind.BATCH, Kind.DATA),
-    *(Kind.SEED, Kind.WORLD, Kind.LENGTH, Kind.NUMERICS, Kind.OTHER, Kind.NEVER),
+    *(Kind.STOCHASTIC, Kind.SCHEDULE, Kind.OPTIMIZER, Kind.DTYPE, Kind.ATTENTION, Kind.MODEL, Kind.MODULE, Kind.BATCH),
+    *(Kind.DATA, Kind.SEED, Kind.WORLD, Kind.LENGTH, Kind.NUMERICS, Kind.OTHER, Kind.NEVER),
 )
 _CONFIG_ORDER = (
     *(Kind.STOCHASTIC, Kind.SEED, Kind.DTYPE, Kind.OPTIMIZER, Kind.SCHEDULE, Kind.BATCH, Kind.DATA, Kind.WORLD),
@@ -142,6 +142,9 @@ _READ = (  # what `ezpz.view.effective` writes, the longer names first
     ("model.wrappers", Kind.WORLD),
     ("model.sharded", Kind.WORLD),
     ("model", Kind.MODEL),
+    ("module_places", Kind.NEVER),
+    ("module_more", Kind.NEVER),
+    ("module", Kind.MODULE),
     ("problems", Kind.NEVER),
 )
 _RATE = re.compile(r"schedule\.(.+\.)?lr\.\d+")
@@ -225,6 +228,8 @@ def _setting(group: str, kind: Kind, value: object) -> Setting:
 def _effective_kind(name: str) -> Kind:
     """Return the kind of an effective value: the beginning of its name says what was read."""
     exact = next((kind for start, kind in _READ if name == start or name.startswith(f"{start}.")), None)
+    if exact is Kind.MODULE and kind_of(name.rpartition(".")[2]) is Kind.NEVER:
+        return Kind.NEVER  # a name, a folder
     if exact is not None:
         return exact
     kind = kind_of(name)

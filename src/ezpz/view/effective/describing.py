@@ -19,6 +19,7 @@
     schedule.lr                  {"0": 0.001, "10": 0.00098}, by step; see `ezpz.view.effective.learning_rates`
     attention.backends           {"flash": true}, what scaled_dot_product_attention may choose
     attention.<path>             "sdpa" or true, what modules and their configurations hold about attention
+    module.<path>.<name>         1e-05, the numbers and short texts that a module holds as attributes: a norm's eps
     numerics.<switch>            see `ezpz.view.effective.describing`
     problems                     what could not be read, and why
 

@@ -19,7 +19,7 @@ _MOST_KINDS = 20
 
 
 def describe_model(model: Any) -> dict[str, object]:
-    """Return the ``model``, ``dropout`` and ``attention`` entries of `ezpz.view.effective`, without other ranks."""
+    """Return what `ezpz.view.effective` tells of a model, without other ranks."""
     around, inner = _unwrapped(model)
     modules = _modules(inner)
     wrappers = [_NAMES.get(type(wrapper).__name__, type(wrapper).__name__) for wrapper in around]
@@ -160,16 +160,23 @@ _ATTENTION = re.compile(r"attn|attention|sdpa|flash", re.IGNORECASE)
 _CONFIGS = {"config", "cfg", "args", "hparams", "opts", "options", "configuration"}
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a path that is a number
 _MOST_PLACES = 64
+_LONGEST = 40  # characters of a text that is a setting
+# Sizes that the number of parameters tells, and the mode, which `model.training` tells.
+_TOLD = {
+    *("training", "in_features", "out_features", "in_channels", "out_channels", "num_embeddings", "embedding_dim"),
+    *("num_features", "num_channels"),
+}
 
 
 def describe_settings(modules: Iterable[tuple[str, Any]]) -> dict[str, object]:
-    """Return the ``dropout`` and ``attention`` entries of `ezpz.view.effective`.
+    """Return the ``dropout``, ``attention`` and ``module`` entries of `ezpz.view.effective`.
 
     Args:
         modules: Paths and modules, the model itself under an empty path.
     """
     drops: dict[str, object] = {}
     ways: dict[str, object] = {}
+    plain: dict[str, object] = {}
     seen: set[int] = set()
     for path, module in modules:
         held = getattr(module, "__dict__", {})
@@ -187,7 +194,18 @@ def describe_settings(modules: Iterable[tuple[str, Any]]) -> dict[str, object]:
                 seen.add(id(value))
                 for inner, key, setting in _settings(value):
                     _note(_joined(path, f"{name}.{inner}"), key, setting, drops, ways)
-    return {**_folded("dropout", drops), **_folded("attention", ways)}
+        plain.update(
+            {_joined(path, name): value for name, value in held.items() if not is_drop and _is_plain(name, value)}
+        )
+    plain = {path: value for path, value in plain.items() if path not in drops and path not in ways}
+    return {**_folded("dropout", drops), **_folded("attention", ways), **_folded("module", plain)}
+
+
+def _is_plain(name: str, value: Any) -> bool:
+    """Tell whether an attribute of a module is a short setting that no other entry tells."""
+    if name.startswith("_") or name in _TOLD:
+        return False
+    return type(value) in {float, int, bool} or (type(value) is str and len(value) <= _LONGEST and "/" not in value)
 
 
 def dropout_places(model: Any) -> list[tuple[str, Any, str]]:
