@@ -8,6 +8,8 @@ from ezpz.fields import (
     Part,
     Real,
     Record,
+    Row,
+    Text,
     flag_field,
     json_field,
     list_field,
@@ -214,7 +216,9 @@ class AskedRank(Record):
     host: str = text_field(LONGEST, default="")
     pid: int | None = number_field(default=None)
     where: str = text_field(LONGEST, default="")
-    frames: Sequence[Any] = json_field(list, default=())
+    frames: Sequence[tuple[str, str, int]] = list_field(
+        Row((Text(LONGEST), Text(LONGEST), Number(0, 1 << 31))), default=()
+    )
     source: str = text_field(LONGEST, default="")
     mpi: bool = flag_field(default=False)
     cpu: float = real_field(default=-1.0)
