@@ -30,7 +30,24 @@ HEALTHY = {
         "the run's folder": {"path": "/project/outputs", "free": 1 << 40, "inodes": 10**6, "can_write": True},
         "/dev/shm": {"path": "/dev/shm", "free": 1 << 33, "inodes": None, "can_write": True},
     },
-    "limits": {"nofile": 65536, "memlock": -1, "nproc": -1},
+    "limits": {"nofile": 65536, "memlock": -1, "nproc": -1, "as": -1, "fsize": -1, "cpu": -1},
+    "imports": {
+        name: {
+            "origin": f"/v/site-packages/{name}/__init__.py",
+            "seconds": 1.0,
+            "problem": "",
+            "is_slow": False,
+            "hidden": [],
+        }
+        for name in ("numpy", "torch")
+    },
+    "first_python": {},
+    "mpi_programs": [
+        {"path": "/opt/mpich/bin/mpiexec", "name": "mpich 4.2", "problem": "", "is_needed": True},
+        {"path": "/usr/bin/mpiexec", "name": "mpich 4.2", "problem": "", "is_needed": True},
+    ],
+    "loopback": "",
+    "threads": {"OMP_NUM_THREADS": "4,2", "MKL_NUM_THREADS": "64"},
     "cpus": [64, 64],
     "infiniband": True,
     "mpi": "/opt/mpich/bin/mpiexec",
@@ -105,6 +122,46 @@ FAULTS = [
      "names docker0, a bridge to containers", "unset NCCL_SOCKET_IFNAME"),
     ({"places__/dev/shm": {"path": "/dev/shm", "problem": "Stale"}}, True, "cannot be used: Stale", "server"),
     ({"hanging": ["own_address"]}, False, "the name server does not answer", "administrators"),
+    ({"imports__torch__problem": "OSError: libgomp.so.1: file too short"}, True,
+     "importing torch (/v/site-packages/torch/__init__.py) fails: OSError: libgomp.so.1: file too short",
+     "install it again: /venv/bin/python3 -m pip install --force-reinstall torch==2.13.0"),
+    ({"imports__torch__problem": "ImportError: libcudart.so.12: cannot open shared object file"}, True,
+     "libcudart.so.12: cannot open", "load the module that brings that library"),
+    ({"imports__torch__problem": "ImportError: libc10.so: undefined symbol: x"}, True, "symbol: x", "LD_LIBRARY_PATH"),
+    ({"imports__torch__problem": "its process ended with SIGILL"}, True, "ended with SIGILL", "build for this CPU"),
+    ({"imports__torch": {"origin": "/old/torch/__init__.py", "seconds": None, "problem": "ImportError: x",
+                         "is_slow": False, "hidden": []}}, True, "importing torch (/old/torch/", "take /old out of"),
+    ({"imports__numpy__problem": "ImportError: numpy.core failed", "imports__torch__problem": "numpy.core failed"},
+     True, "importing numpy (/v/site-packages/numpy/__init__.py) fails: ImportError: numpy.core", "numpy==2.4"),
+    ({"imports__torch__hidden": ["random"], "imports__torch__problem": "ImportError: Random"}, True,
+     "random.py in /project hides a module of that name from programs there; importing torch fails: ImportError: R",
+     "rename random.py"),
+    ({"imports__torch__hidden": ["profile"], "imports__numpy__hidden": ["profile"]}, False, "profile.py in /project",
+     "rename profile.py"),
+    ({"imports__torch__is_slow": True, "imports__torch__seconds": None}, False, "importing torch has not ended within",
+     "faster file system"),
+    ({"imports__torch__seconds": 14.2}, False, "importing torch took 14 s", "faster file system"),
+    ({"first_python": {"path": "/usr/bin/python3", "version": "3.9.2", "has_torch": False}}, False,
+     "python3 on PATH is /usr/bin/python3 (3.9.2), which has no torch", "first on PATH"),
+    ({"mpi_programs": [{"path": "/m/mpiexec", "name": "", "problem": "libx.so: no such file", "is_needed": True}]},
+     True, "/m/mpiexec does not run: libx.so: no such file", "--flavour local"),
+    ({"mpi_programs": [{"path": "/m/mpiexec", "name": "", "problem": "libx.so", "is_needed": False}]}, False,
+     "/m/mpiexec does not run: libx.so", "load the module"),
+    ({"mpi_programs": [{"path": "/a/mpiexec", "name": "mpich 4.2", "problem": ""},
+                       {"path": "/b/mpirun", "name": "openmpi5 5.0.8", "problem": ""}]}, False,
+     "2 MPIs are on PATH: /a/mpiexec (mpich 4.2) hides /b/mpirun (openmpi5 5.0.8)", "--flavour NAME"),
+    ({"loopback": "Network is unreachable"}, True, "by 127.0.0.1: Network is unreachable", "ip link set lo up"),
+    ({"threads": {"OMP_NUM_THREADS": "abc"}}, False, "OMP_NUM_THREADS=abc is no number of threads", "unset OMP_NUM"),
+    ({"threads": {"MKL_NUM_THREADS": "-1"}}, False, "MKL_NUM_THREADS=-1 is no number", "unset MKL_NUM_THREADS"),
+    ({"threads": {"OMP_NUM_THREADS": "0"}}, False, "OMP_NUM_THREADS=0 is no number of threads", "unset"),
+    ({"threads": {"OMP_NUM_THREADS": "128"}}, False, "OMP_NUM_THREADS=128 asks for more threads than there are CPUs",
+     "unset"),
+    ({"places__/dev/shm": {"path": "/dev/shm", "size": 64 << 20, "free": 64 << 20, "inodes": None, "can_write": True}},
+     False, "/dev/shm is 64 MiB large", "--shm-size"),
+    ({"places__TMPDIR": {"path": "/gone", "is_there": False, "free": 1 << 40, "inodes": None, "can_write": True}},
+     False, "TMPDIR (/gone) is not there", "mkdir -p /gone"),
+    ({"limits__as": 2 << 30}, False, "the address space of a process is limited to 2.0 GiB", "ulimit -v unlimited"),
+    ({"limits__cpu": 600}, False, "the CPU time of a process is limited to 600 s", "ulimit -t unlimited"),
     ({"mpi": "/usr/bin/mpiexec.hydra", "python__mpi4py_for": "Open MPI"}, False,
      "mpi4py is built for Open MPI, mpiexec on PATH is of MPICH or Intel MPI (/usr/bin/mpiexec.hydra)",
      "--no-binary=mpi4py"),
@@ -120,6 +177,23 @@ def test_a_fault_is_named_with_its_cure_and_on_several_hosts_with_the_host(subte
             assert [each.text for each in among] == [f"n03: {finding.text}"]
             everywhere = diagnose([host(number, **changes) for number in (1, 2, 3)])
             assert [each.text for each in everywhere] == [f"all 3 hosts: {finding.text}"]
+
+
+NO_FAULTS = [
+    {"imports": {}},  # neither numpy nor torch is there
+    {"imports": {}, "first_python": {"path": "/usr/bin/python3", "version": "3.9", "has_torch": False}},
+    {"first_python": {"path": "/usr/bin/python3", "version": "3.9", "has_torch": True}},
+    {"mpi_programs": []},
+    {"places__/dev/shm__size": 1 << 30},
+    {"places__the run's folder__is_there": False},  # a run makes it
+    {"threads": {"OMP_NUM_THREADS": "64"}, "cpus": [8, 64]},  # a rank of the launch that asks is bound
+]
+
+
+def test_what_a_healthy_host_may_lack_is_no_fault(subtests):
+    for changes in NO_FAULTS:
+        with subtests.test(changes=changes):
+            assert diagnose([host(**changes)]) == []
 
 
 def test_an_installation_without_torch_is_a_fault_only_where_other_hosts_have_it():

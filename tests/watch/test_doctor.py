@@ -1,6 +1,7 @@
 """`ezpz doctor`: this host, hosts of a lab with planted faults, and the bundle for a support ticket."""
 
 import json
+import os
 import shutil
 import sys
 import zipfile
@@ -46,6 +47,21 @@ def test_this_host_is_in_order_until_something_is_planted(run_cli, environ, tmp_
     assert text.returncode == 125
     assert f"problem  cannot read {tmp_path}/nowhere.py" in text.stdout.replace("\n         ", " ")
     assert all(len(line) <= 80 or str(tmp_path) in line for line in text.stdout.splitlines())
+
+
+@pytest.mark.slow
+def test_a_torch_that_cannot_be_imported_is_a_problem_and_the_time_of_an_import_is_said(run_cli, environ, tmp_path):
+    (tmp_path / "broken" / "torch").mkdir(parents=True)
+    (tmp_path / "broken" / "torch" / "__init__.py").write_text("raise ImportError('libtorch_cpu.so: file too short')")
+    broken = os.pathsep.join(filter(None, [str(tmp_path / "broken"), environ.get("PYTHONPATH")]))
+    done = run_cli([*DOCTOR, "--json"], {**environ, "PYTHONPATH": broken, "OMP_NUM_THREADS": "two"})
+    assert done.returncode == 125
+    found = findings(done)
+    assert set(found) == {"import", "threads"}
+    origin = tmp_path / "broken" / "torch" / "__init__.py"
+    assert found["import"] == f"importing torch ({origin}) fails: ImportError: libtorch_cpu.so: file too short"
+    if selection.HAS_TORCH:
+        assert " (importing torch: " in run_cli(DOCTOR, environ).stdout.replace("\n", " ")
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from ezpz.tables import wrapped
 from ezpz.verbs import make_verb_parser
 from ezpz.visible import painter, show, use_color, visible
 from ezpz.watch.doctor.diagnosis import diagnose, summary
-from ezpz.watch.doctor.examine import compute, examine, stale_variables
+from ezpz.watch.doctor.examine import compute, examine, stale_variables, thread_variables
 from ezpz.watch.doctor.host_probe import HostAnswer, ask_each, ask_together
 from ezpz.watch.host_rules import Finding, listed
 
@@ -142,6 +142,8 @@ def _request(options: Namespace) -> dict[str, Any]:
         "script": script,
         "places": places,
         "stale": stale_variables(os.environ),
+        "threads": thread_variables(os.environ),
+        "programs": True,
         "compute": options.full,
     }
 
@@ -239,9 +241,16 @@ def _text(hosts: Sequence[Facts], findings: Sequence[Finding], seconds: float) -
     counted = [f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items()]
     verdict = ", ".join(counted) if findings else "nothing is wrong"
     lines += ["", ""] if lines else [""]
-    lines[-1] = _filled(f"{names}: {verdict}, looked at in {duration(seconds)}")
+    lines[-1] = _filled(f"{names}: {verdict}, looked at in {duration(seconds)}{_import_time(hosts)}")
     shared = summary(hosts)
     return "\n".join([*lines, *([_filled(visible(shared))] if shared else [])])
+
+
+def _import_time(hosts: Sequence[Facts]) -> str:
+    """Return what importing torch took, on the slowest of several hosts."""
+    imports = [(facts.get("imports") or {}).get("torch") or {} for facts in hosts]
+    seconds = [each["seconds"] for each in imports if each.get("seconds")]
+    return f" (importing torch: {duration(max(seconds))})" if seconds else ""
 
 
 def _filled(text: str, indent: str = "") -> str:

@@ -25,15 +25,30 @@ if TYPE_CHECKING:
 __all__ = ["diagnose", "summary"]
 
 _MIB, _GIB = 1 << 20, 1 << 30
+_SHM = "/dev/shm"  # noqa: S108  # the mount itself
 _LEAST = {  # bytes that must be free, and what needs them
     "the run's folder": (_GIB, "checkpoints and metrics"),
     "TMPDIR": (256 * _MIB, "temporary files"),
-    "/dev/shm": (64 * _MIB, "batches of DataLoader's workers"),  # noqa: S108  # the mount itself
+    _SHM: (64 * _MIB, "batches of DataLoader's workers"),
     "the home folder": (64 * _MIB, "caches and records of launches"),
 }
 _LEAST_OF_OTHERS = (64 * _MIB, "caches")
+_MUST_BE_THERE = {"TMPDIR", "the home folder"}  # others are made when they are needed
+_SHARED = 512 * _MIB  # bytes of shared memory; a container has 64 MiB where nothing else is asked for
 _INODES = 1000
 _NOFILE, _NPROC, _MEMLOCK = 1024, 1024, 64 * _MIB
+_SMALL = (  # limits that end a training, which has none as a rule: name, flag of ulimit, the least, in words
+    ("as", "-v", 16 * _GIB, "the address space of a process"),
+    ("fsize", "-f", _GIB, "the size of a file"),
+    ("cpu", "-t", 86400, "the CPU time of a process"),
+)
+_CURES_OF_IMPORTS = (  # words of the loader, and of Python
+    (("undefined symbol", "GLIBC", "version `"), "see which library LD_LIBRARY_PATH has first, and unset it"),
+    (("cannot open shared object",), "load the module that brings that library"),
+    (("allocate memory", "failed to map", "MemoryError"), "raise the limit of memory: ulimit -v unlimited"),
+    (("SIGILL",), "take a build for this CPU"),
+    (("No module named",), "install what is missing"),
+)
 _CLOCK = 0.5  # seconds by which clocks may differ
 _IMPORT = 10.0  # seconds that importing torch may take
 _LOCAL_BRIDGES = ("docker", "virbr", "cni", "br-")
@@ -43,6 +58,9 @@ _ASKED = {  # whose answer is missing, where the name of the fact does not say i
     "devices": "the devices' driver",
     "health": "the devices' driver",
     "quotas": "the file server's quota",
+    "imports": "the folder of torch or numpy",
+    "first_python": "the python3 on PATH",
+    "mpi_programs": "the mpiexec on PATH",
     "folder": "the working folder",
     "script": "the script's folder",
 }
@@ -111,6 +129,75 @@ def _copies(facts: Facts) -> Iterator[Finding]:
         yield _note("copies", text, "type `ezpz launch`, or put the folder of that ezpz first on PATH")
 
 
+def _imports(facts: Facts) -> Iterator[Finding]:
+    """Find packages that are installed and cannot be imported; one that is not there is none."""
+    failed, noted = "", False
+    for name, found in _part(facts, "imports").items():
+        problem, seconds = str(found["problem"]), found["seconds"] or 0.0
+        if failed and failed in problem:
+            continue  # torch, for want of numpy
+        if found["hidden"] and (problem or not noted):
+            noted = True
+            files = ", ".join(f"{each}.py" for each in found["hidden"])
+            script = str(_part(facts, "script").get("path") or "")
+            folder = os.path.dirname(script) or _part(facts, "folder").get("path")
+            text = f"{files} in {folder} hides a module of that name from programs there"
+            text += f"; importing {name} fails: {problem}" if problem else ""
+            yield Finding(bool(problem), text, f"rename {files}", "shadow")
+        elif problem:
+            text = f"importing {name} ({found['origin']}) fails: {problem}"
+            yield _problem("import", text, _cure_of_import(facts, name, found))
+        elif found["is_slow"] or seconds > _IMPORT:
+            took = f"took {seconds:.0f} s" if seconds else "has not ended within 20 s"
+            cure = "run it again: the files may be in memory then; else ask for a faster file system"
+            yield _note("import", f"importing {name} {took}", cure)
+        if problem and found["hidden"]:
+            return  # what comes after it says the same
+        failed = name if problem else ""
+
+
+def _cure_of_import(facts: Facts, name: str, found: dict[str, Any]) -> str:
+    """Return what to do about a package that cannot be imported, by the kind of error."""
+    problem, origin, version = str(found["problem"]), str(found["origin"]), _version(facts, name)
+    python = _part(facts, "python").get("path") or "python3"
+    again = f"install it again: {python} -m pip install --force-reinstall {name}{version and f'=={version}'}"
+    if "-packages" not in origin:
+        return f"take {os.path.dirname(os.path.dirname(origin))} out of PYTHONPATH, or {again}"
+    for words, cure in _CURES_OF_IMPORTS:
+        if any(each in problem for each in words):
+            return f"{cure}, or {again}"
+    return again
+
+
+def _first_python(facts: Facts) -> Iterator[Finding]:
+    first, ours = _part(facts, "first_python"), _part(facts, "imports")
+    if first and not first["has_torch"] and "torch" in ours:
+        python = _part(facts, "python").get("path")
+        text = f"python3 on PATH is {first['path']} ({first['version']}), which has no torch; that of {python} has"
+        yield _note("python", text, "activate that environment, or put its folder first on PATH")
+
+
+def _mpi_programs(facts: Facts) -> Iterator[Finding]:
+    programs = facts.get("mpi_programs") if isinstance(facts.get("mpi_programs"), list) else []
+    first, others = (programs or [{}])[0], (programs or [])[1:]
+    if first.get("problem"):
+        is_alone = not any(each["name"] for each in others)
+        text = f"{first['path']} does not run: {first['problem']}"
+        cure = (
+            "load the module that it needs, or install that MPI again; `launch --flavour local` needs none on one host"
+        )
+        yield Finding(is_alone and first["is_needed"], text, cure, "mpi")
+    named = [each for each in programs or () if each["name"]]
+    other = next((each for each in named if each["name"] != named[0]["name"]), None)
+    first = named[0] if other else first
+    if other:
+        text = (
+            f"2 MPIs are on PATH: {first['path']} ({first['name']}) hides {other['path']} ({other['name']}); programs "
+            "of the one do not run under the other"
+        )
+        yield _note("mpi", text, "keep one on PATH, or choose: `launch --flavour NAME`")
+
+
 # Of one host: files, room, limits
 
 
@@ -131,6 +218,16 @@ def _places(facts: Facts) -> Iterator[Finding]:
         if not isinstance(place, dict) or "free" not in place:
             continue
         least, needs = _LEAST.get(what, _LEAST_OF_OTHERS)
+        if what in _MUST_BE_THERE and not place.get("is_there", True):
+            cure = f"make it: mkdir -p {place['path']}; or name another one: it holds {needs}"
+            yield _note("missing", f"{what} ({place['path']}) is not there", cure)
+            continue
+        size = place.get("size") or _SHARED
+        if what == _SHM and size < _SHARED and 2 * place["free"] >= size:
+            cure = "docker run --shm-size=8g or --ipc=host; else DataLoader(num_workers=0)"
+            text = f"{what} is {size / _MIB:.0f} MiB large, too small for batches of DataLoader's workers and for NCCL"
+            yield _note("shm", text, cure)
+            continue
         name = what if what == place["path"] else f"{what} ({place['path']})"
         if not place["can_write"]:
             yield _note("write", f"{name} cannot be written", f"name another one: it holds {needs}")
@@ -156,6 +253,12 @@ def _limits(facts: Facts) -> Iterator[Finding]:
         if 0 <= limits.get(name, -1) < least:
             cure = f"raise it before the launch: ulimit {flag} {least}"
             yield _note(name, f"the limit {name} is {limits[name]}", cure)
+    for name, flag, least, what in _SMALL:
+        if 0 <= limits.get(name, -1) < least:
+            amount = f"{limits[name]} s" if name == "cpu" else f"{limits[name] / _GIB:.1f} GiB"
+            yield _note(
+                name, f"{what} is limited to {amount} (ulimit {flag})", f"ulimit {flag} unlimited, or ask for it"
+            )
     if facts.get("infiniband") and 0 <= limits.get("memlock", -1) < _MEMLOCK:
         text = f"only {limits['memlock'] // 1024} KiB of memory may be locked, and InfiniBand needs more"
         yield _note("memlock", text, "ask the administrators for an unlimited memlock")
@@ -192,10 +295,6 @@ def _computed(facts: Facts) -> Iterator[Finding]:
     if computed.get("problem"):
         text = f"whether its devices compute is unknown: {computed['problem']}"
         yield _note("device", text, "run it again when the host is idle; see whether `import torch` works there")
-    seconds = computed.get("imported") or 0.0
-    if seconds > _IMPORT:
-        text = f"importing torch took {seconds:.0f} s"
-        yield _note("import", text, "run it again: the files may be in memory then; else ask for a faster file system")
 
 
 def _masks(facts: Facts) -> Iterator[Finding]:
@@ -261,6 +360,28 @@ def _stale(facts: Facts) -> Iterator[Finding]:
         yield _note("stale", f"this shell is no rank, and holds {listed}", cure)
 
 
+def _threads(facts: Facts) -> Iterator[Finding]:
+    may_use, has = facts.get("cpus") or (0, 0)
+    most = has if _part(facts, "master") else may_use  # a rank may use a part of what the shell could
+    for name, value in dict(facts.get("threads") or {}).items():
+        counts = [each.strip() for each in str(value).split(",")]  # OpenMP takes one for each level
+        least = name == "OMP_NUM_THREADS"
+        if not all(each.isascii() and each.isdigit() and int(each[:9]) >= least for each in counts):
+            text = f"{name}={value} is no number of threads: libraries ignore it, and take all CPUs"
+            yield _note("threads", text, f"unset {name}: `launch` gives each rank its share of the CPUs")
+        elif 0 < most < int(counts[0][:9]):
+            text = f"{name}={value} asks for more threads than there are CPUs to use ({most}): they wait for each other"
+            yield _note("threads", text, f"unset {name}: `launch` gives each rank its share of the CPUs")
+
+
+def _no_loopback(facts: Facts) -> Iterator[Finding]:
+    why = facts.get("loopback")
+    if isinstance(why, str) and why:
+        text = f"no process here reaches another one by 127.0.0.1: {why}; ranks of one host meet there"
+        cure = "ip link set lo up; ip addr add 127.0.0.1/8 dev lo (as root, or whoever starts this container)"
+        yield _problem("loopback", text, cure)
+
+
 def _proxies(facts: Facts) -> Iterator[Finding]:
     for name, problem in _part(facts, "proxies").items():
         if problem:
@@ -285,8 +406,9 @@ def _mpi4py(facts: Facts) -> Iterator[Finding]:
 
 
 _OF_ONE: tuple[Callable[[Any], Iterator[Finding]], ...] = (
-    _build, _copies, _files, _places, _quotas, _limits, _health, _computed, _masks, _affinity,
-    _interface_variables, _fast_network, _own_name, _stale, _proxies, _hanging, _mpi4py,
+    _build, _imports, _first_python, _copies, _files, _places, _quotas, _limits, _health, _computed, _masks, _affinity,
+    _interface_variables, _fast_network, _no_loopback, _own_name, _stale, _threads, _proxies, _hanging, _mpi_programs,
+    _mpi4py,
 )  # fmt: skip
 
 

@@ -24,13 +24,14 @@ from ezpz.cluster.devices.mask_variables import MASKS
 from ezpz.cluster.installed import installed_versions, mpi_of_mpi4py
 from ezpz.cluster.network import INTERFACE_VARIABLES, interface_addresses, route_to
 from ezpz.watch.doctor.health import device_health, quotas
+from ezpz.watch.doctor.host_programs import first_python, import_packages, mpi_programs
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn
 
-__all__ = ["PROBE", "compute", "examine", "parse_answer", "print_facts", "stale_variables"]
+__all__ = ["PROBE", "compute", "examine", "parse_answer", "print_facts", "stale_variables", "thread_variables"]
 
 MARK = '{"examined": 1,'
 _LIMIT = 2.0  # seconds for what may hang: a mount, the name server
@@ -38,6 +39,10 @@ _ALL = 180.0  # seconds for everything together, in a process of its own
 _COMPUTING = 60.0  # seconds to import torch, on a busy machine, and to compute on each device
 _LIMITS = {  # seconds for what only a busy host, or a slow disk, makes late, and what waits by itself
     "python": 20.0,
+    "imports": 45.0,  # two attempts of 20 s: see `ezpz.watch.doctor.host_programs`
+    "first_python": 8.0,
+    "loopback": 8.0,
+    "mpi_programs": 30.0,
     "interfaces": 20.0,
     "proxies": 8.0,
     "devices": 8.0,  # a driver's tool may have to wake them
@@ -46,6 +51,7 @@ _LIMITS = {  # seconds for what only a busy host, or a slow disk, makes late, an
     "master": 15.0,  # see `ezpz.watch.doctor.first_host`
 }
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _STALE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LIBRARIES = (
     *("torch", "numpy", "ezpz", "mpi4py", "nvidia_nccl_cu12", "nvidia_nccl_cu13"),
@@ -96,14 +102,20 @@ def stale_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def thread_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what a shell says about the number of threads; in a rank, its launcher says it."""
+    return {name: environ[name] for name in _THREADS if environ.get(name)}
+
+
 def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts of this host, as JSON can hold them.
 
     Args:
         request: ``folder`` (the working folder), ``script`` (a file, or empty), ``places`` (what a folder is for to its
             path; a place without one is where the variable of its name says on this host), ``stale`` (what
-            `stale_variables` returned where the command was typed), ``forks`` (set in the process below, which looks
-            itself, whatever a ``sitecustomize`` has started there).
+            `stale_variables` returned where the command was typed), ``threads`` (what `thread_variables` returned
+            there), ``programs`` (whether Python, numpy, torch and ``mpiexec`` are started), ``forks`` (set in the
+            process below, which looks itself, whatever a ``sitecustomize`` has started there).
         environ: The environment.
 
     A process that has threads leaves it to one of its own, because what it would have to fork here is a copy in which
@@ -123,6 +135,7 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
     elsewhere: dict[str, Callable[[], Any]] = {
         "python": _python,
         "own_address": lambda: sorted(_addresses_of(os.uname().nodename)),
+        "loopback": _loopback,
         "interfaces": _interfaces,
         "master": lambda: _master(environ),
         "proxies": lambda: _proxies(environ),
@@ -130,6 +143,11 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
         "quotas": lambda: quotas(environ, list(places.values())),
         "health": lambda: device_health(environ),
     }
+    if request.get("programs"):
+        folder = os.path.dirname(str(request.get("script") or "")) or str(request.get("folder") or "")
+        elsewhere["imports"] = lambda: import_packages(folder, environ)
+        elsewhere["first_python"] = lambda: first_python(environ)
+        elsewhere["mpi_programs"] = lambda: mpi_programs(environ)
     answers, children = {}, _begin(on_mounts)  # before there are threads
     answers.update(_all_at_once(elsewhere))
     answers.update(_answers_of(children))
@@ -142,6 +160,7 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
         "mpi": _mpi(environ),
         "driver": _driver(),
         "stale": dict(request.get("stale") or {}),
+        "threads": dict(request.get("threads") or {}),
         "interface_variables": {name: environ[name] for name in INTERFACE_VARIABLES if environ.get(name)},
         "masks": {name: environ[name] for name in MASKS if environ.get(name)},
         **{name: answers.get(name) for name in ("folder", "script", *elsewhere)},
@@ -437,6 +456,8 @@ def _space(path: str) -> dict[str, Any]:
     state = os.statvfs(there)
     return {
         "path": path,
+        "is_there": there == path,
+        "size": state.f_blocks * state.f_frsize,
         "free": state.f_bavail * state.f_frsize,
         "inodes": state.f_favail if state.f_files else None,  # None: this file system counts none
         "can_write": os.access(there, os.W_OK | os.X_OK),
@@ -446,7 +467,7 @@ def _space(path: str) -> dict[str, Any]:
 def _limits() -> dict[str, int]:
     import resource
 
-    names = {"nofile": "RLIMIT_NOFILE", "memlock": "RLIMIT_MEMLOCK", "nproc": "RLIMIT_NPROC"}
+    names = {name: f"RLIMIT_{name.upper()}" for name in ("nofile", "memlock", "nproc", "as", "fsize", "cpu")}
     return {
         name: resource.getrlimit(getattr(resource, constant))[0]  # -1 is unlimited
         for name, constant in names.items()
@@ -469,6 +490,19 @@ def _addresses_of(name: str) -> set[str]:
         return {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, socket.AF_INET)}
     except OSError:
         return set()
+
+
+def _loopback() -> str:
+    """Return why no process here can connect to another one by 127.0.0.1; empty where it can."""
+    try:
+        with socket.socket() as server, socket.socket() as client:
+            server.bind(("127.0.0.1", 0))
+            server.listen(1)
+            client.settimeout(1.0)
+            client.connect(server.getsockname())
+            return ""
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _interfaces() -> dict[str, dict[str, str]]:
