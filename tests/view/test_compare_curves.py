@@ -174,6 +174,23 @@ def test_settings_of_modules_are_listed_and_explain_where_nothing_stronger_does(
     assert {item.key for item in found.differences} == ({*effective[1], *more} if first else set())
 
 
+def test_which_run_is_better_is_told_by_every_metric_of_the_card(tmp_path):
+    def rows(loss, held_out, accuracy):
+        noise = np.random.default_rng(5).standard_normal(100)
+        train = [{"loss": loss + 0.01 * noise[step], "accuracy": 0.5, "lr": 0.1} for step in range(100)]
+        train[-1] |= {"val/loss": held_out, "val/accuracy": accuracy}
+        return [{"t": 100.0 + step, "step": step, "m": metrics} for step, metrics in enumerate(train)]
+
+    a, b = (leave_run(tmp_path / n, rows(*r), {"name": n}) for n, r in (("a", (2.0, 2.2, 0.6)), ("b", (1.9, 2.3, 0.7))))
+    [found] = compare_runs([a, b])
+    told = {each.metric: each.better for each in found.reached}
+    assert told == {"loss": "B", "val/loss": "A", "accuracy": "", "val/accuracy": "B"}
+    text = render([a, b], [a.folder, b.folder], [found])
+    assert "val/accuracy  A 60 %   B 70 %   B is better" in text
+    [same] = compare_runs([a, a])
+    assert "better" not in render([a, a], [a.folder, a.folder], [same])
+
+
 def test_only_a_difference_that_nobody_set_is_red(make_run):
     a, other = make_run("a", CURVE), CURVE * np.where(np.arange(STEPS) >= 250, 1.1, 1.0)
     [unknown] = compare_runs([a, make_run("b", other)])

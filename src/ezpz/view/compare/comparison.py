@@ -18,6 +18,7 @@ from ezpz.view.compare.paired_curves import SeriesByName, choose_metric, pair, r
 from ezpz.view.compare.setting_differences import is_half, why_not
 from ezpz.view.compare.step_differences import batch_sizes, compare_seen, is_rate_of_optimizer
 from ezpz.view.compare.throughput import compare_throughput
+from ezpz.view.compare.which_is_better import which_is_better
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ezpz.view.compare.divergence import Divergence, Tolerance
     from ezpz.view.compare.step_differences import Batches
     from ezpz.view.compare.throughput import Throughput
+    from ezpz.view.compare.which_is_better import Reached
 
 
 _EPOCHS = 0.02  # epochs are printed with two digits
@@ -45,6 +47,7 @@ class Comparison:
         allowed: By how much equal runs may differ; None likewise.
         throughput: How fast they are; None where too little was recorded.
         batches: Whether they have trained on the same batches; None where that is not known.
+        reached: Which of them is better at the end, by each metric of the card; empty where they are not comparable.
     """
 
     letters: tuple[str, str]
@@ -55,6 +58,7 @@ class Comparison:
     allowed: Tolerance | None
     throughput: Throughput | None
     batches: Batches | None = None
+    reached: tuple[Reached, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,8 @@ def _compare(first: _Seen, second: _Seen, metric_name: str | None) -> Comparison
     reason = reason or _other_epochs(first, second, letters)
     if reason:
         verdict = Verdict(f"not comparable: {reason}", 2)
-    return Comparison(letters, verdict, metric, items, apart, allowed, speed, batches)
+    reached = () if reason else tuple(which_is_better(first.series, second.series, letters))
+    return Comparison(letters, verdict, metric, items, apart, allowed, speed, batches, reached)
 
 
 def _with_lengths(verdict: Verdict, apart: Divergence, first: _Seen, second: _Seen, metric: str) -> str:

@@ -51,6 +51,7 @@ def as_object(runs: Sequence[Run], places: Sequence[Path], comparisons: Sequence
                 "batches": asdict(item.batches) if item.batches else None,
                 "tolerance": asdict(item.allowed) if item.allowed else None,
                 "differences": settings,
+                "reached": [asdict(each) for each in item.reached],
                 "throughput": asdict(item.throughput) if item.throughput else None,
             }
         )
@@ -104,6 +105,7 @@ def render(
         for block in (_likely(item, width), _curves(item, width)):
             lines += ["", paint(block[0], "title"), *block[1:]] if block else []
         lines += _differences(item, width, paint)
+        lines += _reached(item, width)
         lines += _throughput(item)
     return "\n".join(lines) + "\n"
 
@@ -220,6 +222,25 @@ def _differences(item: Comparison, width: int, paint: Callable[[str, str], str])
         yield ""
         yield paint(group, "minor" if group == "never decides" else "title")
         yield from _table(list(members), width, likely)
+
+
+def _reached(item: Comparison, width: int) -> list[str]:
+    """Return which run is better at the end; nothing where they are equal in all."""
+    if all(each.a == each.b for each in item.reached):
+        return []
+    rows = []
+    for each in item.reached:
+        a, b = (f"{100 * value:.4g} %" if each.is_share else f"{value:.4g}" for value in (each.a, each.b))
+        rows.append((a, b, f"{each.better} is better" if each.better else "the same"))
+    wide_a, wide_b, wide_word = (max(map(len, column)) for column in zip(*rows, strict=True))
+    names = [visible(each.metric) for each in item.reached]
+    room = min(max(map(len, names)), max(6, width - wide_a - wide_b - wide_word - 12))
+    one, two = item.letters
+    lines = [
+        f"  {shorten(name, room):<{room}}  {one} {a:<{wide_a}}  {two} {b:<{wide_b}}  {word}"
+        for name, (a, b, word) in zip(names, rows, strict=True)
+    ]
+    return ["", "which is better at the end", *lines]
 
 
 def _throughput(item: Comparison) -> list[str]:
