@@ -45,7 +45,8 @@ LAUNCH = {
               "kernel": {"group": "/x", "oom_kill": [0, 1], "host_oom_kill": [0, 1], "limit": 1 << 30, "peak": 1},
               "room": [{"path": "/", "free": 1, "size": 2, "files": 3}]},
     "failures": [{"text": "rank 0 exited with code 2", "rank": 0, "host": "n01", "code": 2, "words": "x"}],
-    "hang": {"summary": "2 ranks", "ranks": [{"rank": 0, "host": "n01", "pid": 7, "where": "x", "frames": [["f", "a.py", 1]]}]},
+    "hang": {"summary": "2 ranks",
+             "ranks": [{"rank": 0, "host": "n01", "pid": 7, "where": "x", "frames": [["f", "a.py", 1]]}]},
     "causes": [{"cause": "exit-code", "certainty": 2, "text": "x", "rank": 1, "host": "n02", "evidence": ["x"]}],
     "arrivals": {"source": "host", "seconds": 30.0, "windows": [{"t": 1.0, "s": 10.0, "groups": [
         {"group": "gloo:0", "rank": 1, "n": 20, "size": 4, "last": 0.9, "lag": 0.5, "step": 1.0, "wait": 0.4,
