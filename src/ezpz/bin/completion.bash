@@ -86,7 +86,7 @@ _ezpz_options() { # VERB
     ;;
   why)
     ezpz_words=''
-    ezpz_words+=' -h --help --json'
+    ezpz_words+=' -h --help --logs --json'
     ;;
   checkpoint)
     ezpz_words=''
@@ -202,6 +202,7 @@ _ezpz_value() { # VERB:OPTION
   report:-o | report:--output) ezpz_kind='files' ;;
   export:-o | export:--output) ezpz_kind='files' ;;
   startup:--last) ezpz_kind='nothing' ;;
+  why:--logs) ezpz_kind='files' ;;
   compare:--metric) ezpz_kind='nothing' ;;
   compare:--width) ezpz_kind='nothing' ;;
   compare:-o | compare:--output) ezpz_kind='folders' ;;

@@ -289,6 +289,7 @@ _ezpz_arguments() { # VERB
     specs=(
       '(-h --help)-h[show this help message and exit]'
       '(-h --help)--help[show this help message and exit]'
+      '(--logs)--logs[of a launch that ezpz did not start\: what its ranks and …]:logs:_files'
       '(--json)--json[one JSON object\: launch, state, causes, and what was seen]'
       '*:why:_ezpz_offer runs'
     )

@@ -148,12 +148,15 @@ def _imports(facts: Facts) -> Iterator[Finding]:
             text = f"importing {name} ({found['origin']}) fails: {problem}"
             yield _problem("import", text, _cure_of_import(facts, name, found))
         elif found["is_slow"] or seconds > _IMPORT:
-            took = f"took {seconds:.0f} s" if seconds else "has not ended within 20 s"
-            cure = "run it again: the files may be in memory then; else ask for a faster file system"
-            yield _note("import", f"importing {name} {took}", cure)
+            yield _slow_import(name, f"took {seconds:.0f} s" if seconds else "has not ended within 20 s")
         if problem and found["hidden"]:
             return  # what comes after it says the same
         failed = name if problem else ""
+
+
+def _slow_import(name: str, took: str) -> Finding:
+    cure = "run it again: the files may be in memory then; else ask for a faster file system"
+    return _note("import", f"importing {name} {took}", cure)
 
 
 def _cure_of_import(facts: Facts, name: str, found: dict[str, Any]) -> str:
@@ -295,6 +298,9 @@ def _computed(facts: Facts) -> Iterator[Finding]:
     if computed.get("problem"):
         text = f"whether its devices compute is unknown: {computed['problem']}"
         yield _note("device", text, "run it again when the host is idle; see whether `import torch` works there")
+    seconds = computed.get("imported") or 0.0
+    if seconds > _IMPORT and not _part(facts, "imports"):  # else `_imports` says so
+        yield _slow_import("torch", f"took {seconds:.0f} s")
 
 
 def _masks(facts: Facts) -> Iterator[Finding]:
