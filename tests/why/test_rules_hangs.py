@@ -601,7 +601,7 @@ SHOWS_NOTHING = {
         [rank(0, entries(*SEVEN, done=True), "step (a.py:1)"), rank(1, entries(*EIGHT))],
         {0: "step (a.py:1)", 1: REDUCE},
         world=2,
-        hang={"summary": "…", "at": 109.5},
+        hang={"summary": "the run has not ended within 30 s (--timeout): …", "at": 109.5},
     ),
     "a rank is not known": hung(at(0, "f (a.py:1)"), at(1, "f (a.py:1)"), world=3),
     "a device may wait": hung(

@@ -290,15 +290,19 @@ def _breaks(entries: Sequence[Entry]) -> bool:
 
 # What ranks were doing
 
+_WHOLE_RUN = "the run has not ended within"  # as `ezpz.launch.run.world` says of --timeout
 _LONG = 5.0  # seconds: in a healthy run ranks wait for each other in every step
 
 
 def _is_long(facts: Facts, waiting: Mapping[int, Entry]) -> bool:
     """Tell whether ranks have waited for long when they were asked; where none was, they failed of it.
 
-    A launch may also train when its time limit ends it.
+    A launch may also train when the limit of the whole run ends it; one without progress does not.
     """
-    asked = facts.launch.hang or facts.asked
+    hang = facts.launch.hang
+    if hang and hang.summary and not hang.summary.startswith(_WHOLE_RUN):
+        return True
+    asked = hang or facts.asked
     began = min(entry.created for entry in waiting.values())
     return asked is None or asked.at is None or asked.at - began > _LONG
 
