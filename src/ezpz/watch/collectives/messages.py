@@ -48,7 +48,7 @@ class RankStack(Message):
     child: str = text_field(_CHILD, default="")
     worker: str = text_field(_FUNCTION, default="")
     words: str = text_field(_WORDS, default="")
-    beside: list[str] = list_field(Text(_FUNCTION), most=8, default=())
+    beside: list[str] = list_field(Text(_FUNCTION), most=8, default=[])  # nobody adds to it
     raised: str = text_field(500, default="")
 
 
