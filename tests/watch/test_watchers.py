@@ -132,7 +132,7 @@ RESTS = """
 from ezpz.launch.watchers import LauncherSide, Wait, Watcher
 from ezpz.watch.collectives import launcher
 
-launcher._ANSWERS = 0.5  # of 12 s; a look at busy threads takes 0.1
+launcher._ANSWERS = 0.1  # of 12 s
 WATCHER = Watcher("rest", "rests", launcher=":Rest", begins=True)
 
 

@@ -304,8 +304,15 @@ class RankSpeaks(Message):
     pid: int = number_field(0)
 
 
+# What a rank comes to until its second step, in this order (docs/runs.md says when it has).
+STAGES = (
+    *("shim", "process", "interpreter", "torch", "setup", "met", "group", "own", "model", "data", "step"),
+    "second_step",
+)
+
+
 class StageReached(Message):
-    """That rank has come so far: ``torch``, ``group`` or ``step``."""
+    """That rank has come so far: one of `STAGES`."""
 
     kind = "stage"
     stage: str = text_field(40)

@@ -24,20 +24,6 @@ __all__ = ["Speakers"]
 
 _FIRST_LOOK, _SLOWEST, _LAST_LOOK = 0.25, 5.0, 600.0  # seconds: looks at the stages grow rarer, and end
 _EXACT = 0.05  # of the time since the ranks began: how far the time of a look may lie behind the stage
-_ORDER = (
-    "shim",
-    "process",
-    "interpreter",
-    "torch",
-    "setup",
-    "met",
-    "group",
-    "own",
-    "model",
-    "data",
-    "step",
-    "second_step",
-)
 
 
 class Speakers:
@@ -120,7 +106,7 @@ class Speakers:
         """Return reports of stages that all ranks of this host have reached, or that some have when all is over."""
         reports: list[Message] = []
         ranks = [rank for rank in self._ranks.values() if rank.rank >= 0]
-        for stage in _ORDER:
+        for stage in agent_messages.STAGES:
             by_rank = [(rank.rank, rank.stages[stage]) for rank in ranks if stage in rank.stages]
             times = sorted(when for _, when in by_rank)
             known = self._reported.get(stage, 0)

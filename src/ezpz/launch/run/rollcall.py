@@ -6,6 +6,7 @@ import re
 
 from ezpz.cluster.scheduler import scheduler
 from ezpz.fields import Record
+from ezpz.launch.agent_messages import STAGES
 from ezpz.ranks import FAMILIES
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -17,21 +18,6 @@ if TYPE_CHECKING:
 
 # How far the ranks have come, summed per host: what is held grows with hosts, not with ranks, of which each is known
 # in small worlds only.
-
-STAGES = (
-    "shim",
-    "process",
-    "interpreter",
-    "torch",
-    "setup",
-    "met",
-    "group",
-    "own",
-    "model",
-    "data",
-    "step",
-    "second_step",
-)
 
 
 class _Times(Record):

@@ -30,7 +30,7 @@ from ezpz.launch.run.failures import (
     nodes_failed,
     rank_failed,
 )
-from ezpz.launch.run.rollcall import STAGES, RollCall, Stages
+from ezpz.launch.run.rollcall import RollCall, Stages
 from ezpz.launch.watchers import LauncherHandle, Watchers
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -305,7 +305,10 @@ class World:
             self._rank_finished(host, message)
         elif isinstance(message, agent_messages.Stages):
             self.stages.add(host, message, self.launch.began)
-            if message.stage == STAGES[-1] and self.stages.reached(message.stage) == self.plan.placement.world_size:
+            if (
+                message.stage == agent_messages.STAGES[-1]
+                and self.stages.reached(message.stage) == self.plan.placement.world_size
+            ):
                 self.launch.all_train(self)
         else:
             self.run_folder = message.folder

@@ -238,10 +238,11 @@ class Hangs(LauncherSide):
                 self._all_told()
         elif isinstance(report, StacksTaken):
             name = self.handle.hosts.get(host, report.host)
-            if self._inquiry.answered(host, name, report) and not self._collectives.waiting:
+            is_last = self._inquiry.answered(host, name, report) and not self._collectives.waiting
+            if is_last and self.handle.waits("stacks"):  # else it came too late
                 self._conclude()
-                if self._is_placing:
-                    self.handle.answered()
+            if is_last and self._is_placing:
+                self.handle.answered()
 
     def gone(self, host: int) -> None:
         """Expect no collectives of a host any more."""
