@@ -255,6 +255,7 @@ def test_a_piece_with_a_header_that_is_none_is_refused(subtests):
 
 
 def test_seconds_are_finite_floats():
+    watch_all()
     report = REPORTS.decode(
         b'{"say": "idle", "rank": 0, "pid": 1, "seconds": 3, "limit": 2, "section": "", "ending": false}'
     )

@@ -70,6 +70,22 @@ CASES = {
         facts([rank(0, entries("barrier")), rank(1, entries("all_reduce 60"))], world=2),
         ("other-collective", None, "ranks 0 and 1 called different collectives as #1: rank 0 on n01 called "),
     ),
+    "one waits in a finally, its exception unseen": (
+        with_rank_2(
+            {**rank(2, entries(*SEVEN, "barrier"), "barrier (train.py:40)"), "handled": "ValueError: x (d.py:3)"}
+        ),
+        ("raised", 2, "rank 2 on n02 raised ValueError: x (d.py:3), and waits in barrier (train.py:40) before that"),
+    ),
+    "all wait in an except, and one computes": (
+        facts(
+            [
+                *({**each, "handled": "StopIteration"} for each in (*WAIT[:2], WAIT[3])),
+                rank(2, entries(*SEVEN, done=True), "forward (model.py:9)"),
+            ],
+            {0: REDUCE, 1: REDUCE, 2: "forward (model.py:9)", 3: REDUCE},
+        ),
+        ("collective-missing", 2, "rank 2 on n02 is in forward (model.py:9), and never came to all_reduce #8 (train."),
+    ),
     "one rank computes": (
         lagging("forward (model.py:9)"),
         ("collective-missing", 2, "rank 2 on n02 is in forward (model.py:9), and never came to all_reduce #8 (train."),

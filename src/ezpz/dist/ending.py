@@ -26,6 +26,7 @@ from ezpz.errors import EzpzError
 from ezpz.files import write_whole
 from ezpz.log import get_logger
 from ezpz.progress import leaving
+from ezpz.why.users_files import is_users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -107,6 +108,7 @@ def _leave_last(
     *,
     ended: bool = False,
     raised: str = "",
+    handled: str = "",
     threads: list[tuple[int, str, list[tuple[str, str, int]]]] | None = None,
 ) -> None:
     """Leave this rank's last collectives for its agent; nothing here may disturb a rank, or its end.
@@ -115,6 +117,7 @@ def _leave_last(
         frames: Function, file and line of what the main thread does, innermost first.
         ended: Whether Python is ending.
         raised: The exception that ends it.
+        handled: The exception in whose ``except`` or ``finally`` the main thread is, with its line.
         threads: Of other threads the kernel's number, the name and the frames.
     """
     if not _State.last or "torch" not in sys.modules:
@@ -122,6 +125,7 @@ def _leave_last(
     try:
         traces = [trace for trace in _traces() if trace]
         head = {"frames": frames, "ended": ended, "raised": raised, "dumps": [len(trace) for trace in traces]}
+        head |= {"handled": handled} if handled else {}
         head |= {"threads": threads} if threads else {}
         write_whole(_State.last, json.dumps(head).encode() + b"\n" + b"".join(traces))
     except Exception:  # noqa: BLE001  # as above; an answer that is missing is a fact as well
@@ -134,7 +138,8 @@ def _tell_last() -> None:
         with suppress(OSError):
             os.utime(_State.last)
     else:
-        _leave_last(_frames_of(threading.main_thread().ident or 0), threads=_other_threads())
+        main = threading.main_thread().ident or 0
+        _leave_last(_frames_of(main), handled=_handled_in(main), threads=_other_threads())
 
 
 def _frames_of(thread: int) -> list[tuple[str, str, int]]:
@@ -151,6 +156,17 @@ def _other_threads() -> list[tuple[int, str, list[tuple[str, str, int]]]]:
     known = dict(threading._active)  # type: ignore[attr-defined]  # noqa: SLF001  # `enumerate` waits for a lock
     others = [(ident, each) for ident, each in known.items() if ident not in own][:_FRAMES]
     return [(each.native_id or 0, each.name, _frames_of(ident)) for ident, each in others]
+
+
+def _handled_in(thread: int) -> str:
+    """Return the exception in whose ``except`` or ``finally`` a thread is: ``ValueError: x (train.py:31)``."""
+    found: Any = sys._current_exceptions().get(thread)  # noqa: SLF001  # there is no other way
+    error = found[1] if isinstance(found, tuple) else found  # a triple before Python 3.12
+    if error is None:
+        return ""
+    frames = _raised_frames(error.__traceback__)
+    place = next((f" ({os.path.basename(file)}:{line})" for _, file, line in frames if is_users(file)), "")  # noqa: PTH119
+    return _in_words(type(error), error).partition("\n")[0] + place
 
 
 def _in_words(kind: type[BaseException], error: BaseException) -> str:

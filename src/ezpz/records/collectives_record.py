@@ -54,6 +54,7 @@ class RankCollectives(Record):
         silent: Whether it was asked, lives, and has not answered in time.
         ended: Whether it wrote that at its end, by itself.
         raised: The exception that ends it.
+        handled: The exception in whose ``except`` or ``finally`` it is, with its line.
         state: A letter of proc(5); empty where it lives no more.
         where: The kernel's function that it waits in, and for which file.
         cpu: Seconds that it used.
@@ -70,6 +71,7 @@ class RankCollectives(Record):
     silent: bool = flag_field(default=False)
     ended: bool = flag_field(default=False)
     raised: str = text_field(LONGEST, default="")
+    handled: str = text_field(LONGEST, default="")
     state: str = text_field(LONGEST, default="")
     where: str = text_field(LONGEST, default="")
     cpu: float = real_field(default=0.0)

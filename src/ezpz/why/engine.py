@@ -31,6 +31,7 @@ def _rules() -> tuple[Rule, ...]:
         hang_rules.refused_size,
         hang_rules.other_model,
         *MACHINE_RULES,
+        hang_rules.hidden_exception,
         hang_rules.mismatch,
         hang_rules.missing,
         hang_rules.left_behind,

@@ -29,6 +29,7 @@ __all__ = [
     "culprit",
     "different_calls",
     "gone_ranks",
+    "hidden_exception",
     "left_behind",
     "mismatch",
     "missing",
@@ -84,6 +85,30 @@ def missing(facts: Facts) -> Iterator[Cause]:
         behind = {rank: last for rank, last in behind.items() if rank in gone}
     for rank in sorted(behind)[:_NAMED]:
         yield culprit(facts, rank, what, waiting, behind[rank])
+
+
+def hidden_exception(facts: Facts) -> Iterator[Cause]:
+    """A rank has raised, and waits for others in an ``except`` or a ``finally``, where the exception stays unseen."""
+    known = places(facts)
+    hidden = [
+        rank
+        for rank, each in sorted(facts.ranks.items())
+        if each.handled and each.state and call_of(known.get(rank, "")) in CALLS
+    ]
+    if not _asks(facts) or 2 * len(hidden) > len(facts.ranks):  # most are where they are to be
+        return
+    for rank in hidden[:_NAMED]:
+        each = facts.ranks[rank]
+        yield Cause(
+            "raised",
+            f"{facts.who(rank)} raised {each.handled}, and waits in {known[rank]} before that can end it",
+            Certainty.SHOWN,
+            rank=rank,
+            host=facts.host(rank),
+            step=each.step if each.step >= 0 else None,
+            evidence=tuple(seen_of(facts, rank)),
+            advice="call no collective in `finally` or `except`: a rank that raises must end, so that the others do",
+        )
 
 
 def left_behind(facts: Facts) -> Iterator[Cause]:
@@ -477,7 +502,7 @@ def _raised(raised: str, line: str) -> tuple[str, str, str]:
 
 def _in_the_kernel(where: str, line: str) -> tuple[str, str, str]:
     """Return the same of a rank in state D: the function of the kernel, and the file and mount where they are known."""
-    inside, _, file = where.partition(", for ")  # as `watch.hangs.last_collectives` has it
+    inside, _, file = where.partition(", for ")  # as `watch.collectives.last_collectives` has it
     waits = f" ({inside})" if inside else ""
     if not file:
         return "waits-for-files", f"waits in the kernel{waits}, often for a file system{line}", "look at that mount"

@@ -140,6 +140,7 @@ def collected(
                     silent=is_silent,
                     ended=bool(head.get("ended")),
                     raised=str(head.get("raised") or "")[:500],
+                    handled=str(head.get("handled") or "")[:600],
                     state=state,
                     where=where,
                     cpu=cpu,

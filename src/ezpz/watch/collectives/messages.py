@@ -70,7 +70,8 @@ class RankCollectives(Message):
     """The last collectives of a rank, and what the kernel says of its process.
 
     ``answered``: what it wrote is there; ``silent``: it was asked, lives, and has not answered in time; ``ended``: it
-    wrote that at its end, by itself; ``raised``: the exception that ends it. ``state`` is a letter of proc(5), empty
+    wrote that at its end, by itself; ``raised``: the exception that ends it; ``handled``: that in whose ``except`` or
+    ``finally`` it is. ``state`` is a letter of proc(5), empty
     where it lives no more, ``where`` the kernel's function that it waits in and for which file, ``cpu`` the seconds
     that it used. ``frames`` are those of its main thread, innermost first. Of a group: its name, and the last
     collective that was enqueued, started and completed, -1 where that is not recorded. Of a collective: group,
@@ -99,6 +100,7 @@ class RankCollectives(Message):
         *(Seconds(False), Seconds(False), Seconds(False), flag_field()),
         most=256,
     )
+    handled: str = text_field(600, default="")
 
 
 class CollectivesTold(Message):
