@@ -403,7 +403,9 @@ def said(trouble, folder):
         own = [line for line in lines if line.startswith("ezpz: ")]
         return ([{"cause": "launch", "text": "\n".join(own)}] if own else []), []
     env = process.minimal_env(folder / "home", f"ezt-{uuid.uuid4().hex[:12]}", flavours.base_bin())
-    asked = process.run([sys.executable, "-m", "ezpz", trouble.verb, "--json"], env, cwd=folder)
+    # By name: without one, a launch without a home that runs beside this one could be the newest.
+    record = max((folder / "home/.local/state/ezpz/launches").iterdir(), key=lambda path: path.name)
+    asked = process.run([sys.executable, "-m", "ezpz", trouble.verb, str(record), "--json"], env, cwd=folder)
     if asked.returncode:
         raise RuntimeError(f"{trouble.name}: ezpz {trouble.verb} ended with {asked.returncode}: {asked.stderr}")
     found = json.loads(asked.stdout.replace(str(folder), ""))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import time
 
 from ezpz import proc
@@ -20,22 +19,18 @@ from ezpz.launch.watchers import HostHandle, HostSide
 from ezpz.watch.collectives import messages
 from ezpz.watch.collectives.beside_main import LOOK, BesideMain
 from ezpz.watch.collectives.last_collectives import CollectivesQuery, collected
+from ezpz.watch.collectives.outside_view import LOADER, OutsideView, may_be_saving, source_lines
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ezpz.launch.agent_messages import Message
     from ezpz.launch.host.process_stacks import Frame, SeenThread
     from ezpz.launch.host.rank_process import RankProcess
 
 _DUMP = 1.5  # seconds for a rank to write its stacks after the signal
 _SOON = 0.4  # the same, and for py-spy, where a launch that fails waits for it
-_RECENTLY = 10.0  # seconds since a file was written to, of a rank that may be saving
 _WORKERS = 4  # of a loader that are asked what they do
 _WORKER = 0.2  # seconds for one of them
-_LOADER = "DataLoader"  # as `stack_groups.locate` calls it
-_READ = 0.3  # seconds for the lines of the program that ranks are in, whose file system may hang
 _SPIED = 32  # children of ranks of this host that py-spy looks at, each for some tenths of a second of CPU
 _ANSWER = 0.02  # seconds between two looks for answers of ranks
 
@@ -52,7 +47,7 @@ class StacksOfHost(HostSide):
         self._seen_beside: dict[int, list[SeenThread]] = {}
         self._spied: dict[int, list[SeenThread] | None] = {}
         self._threads: CollectivesQuery | None = None  # ranks whose own threads are asked
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, OutsideView] = {}
         self._ends = False  # whether the run ends with this question
         self._workers: list[tuple[RankProcess, int, int]] = []  # of loaders: their rank, process, and what signal asks
         self._left: list[int] = []  # ranks that had ended with 0 when stacks were asked for
@@ -130,7 +125,7 @@ class StacksOfHost(HostSide):
         self._held = {rank.rank: rank.output.held for rank in asked if order.only and rank.output}
         asks = {rank.rank: self._how(rank) for rank in asked if rank.alive and rank.pid}
         self._left = [rank.rank for rank in self._of_plan() if rank.code == 0]
-        self._seen = {number: _Seen(self.handle.ranks[number], pid) for number, (pid, _) in asks.items()}
+        self._seen = {number: OutsideView(self.handle.ranks[number], pid) for number, (pid, _) in asks.items()}
         pids = [pid for rank, (pid, _) in asks.items() if pid and rank not in told]
         children = [child for each in self._beside.values() for child in each.to_spy]
         spied = _spy(pids, _SOON) if order.only else _spy([*pids, *children[:_SPIED]])
@@ -141,7 +136,7 @@ class StacksOfHost(HostSide):
             rank = self.handle.ranks[number]
             main = process_stacks.main_of(self._seen_beside[number], pid)
             frames = main.frames if main else []
-            may_end = order.fatal and not (order.only and _saves(pid))
+            may_end = order.fatal and not (order.only and may_be_saving(pid))
             asks_by = signal_number or (int(signal.SIGABRT) if may_end else 0)
             if frames:
                 self._by[number] = "its own thread" if number in told else "py-spy"
@@ -226,14 +221,14 @@ class StacksOfHost(HostSide):
         rank, *_ = self._workers.pop(0)
         frames = process_stacks.parse_dump(rank.output.dump()) if rank.output else []
         place = locate(frames) if frames else None
-        if place and place.what != _LOADER:  # else it waits for work itself
+        if place and place.what != LOADER:  # else it waits for work itself
             where = f"{place.what} ({os.path.basename(place.file)}:{place.line})"
             self._stacks[rank.rank] = replace(self._stacks[rank.rank], worker=where)
             self._workers = [each for each in self._workers if each[0] is not rank]
         self._ask_worker()
 
     def _report_stacks(self) -> None:
-        sources = _sources({number: each.place for number, each in self._seen.items() if each.place})
+        sources = source_lines({number: each.place for number, each in self._seen.items() if each.place})
         ranks = [replace(each, source=sources.get(each.rank, "")) for each in self._stacks.values()]
         dumps: list[str] = []
         if self.handle.settings.recorder:
@@ -254,104 +249,12 @@ class StacksOfHost(HostSide):
         self._stay()
 
 
-class _Seen:
-    """What is known of a rank from outside, before a signal may end it.
-
-    Attributes:
-        place: File and number of the user's line that it is in; None as long as that is not known.
-        loads: Whether it waits for its loader of data.
-    """
-
-    def __init__(self, rank: RankProcess, pid: int) -> None:
-        self.place: tuple[str, int] | None = None
-        self.loads = False
-        self._pid = pid or rank.pid
-        known = proc.stat(self._pid)
-        self._cpu = known.cpu if known and pid else -1.0
-        self._switches = process_stacks.switches(pid) if pid else -1
-        self._kernel = process_stacks.kernel_state(self._pid)
-        self._child = process_stacks.awaited_child(self._pid, by_reading=False)
-        self._if_reading = self._child or process_stacks.awaited_child(self._pid, by_reading=True)
-        self._mpi = bool(pid) and process_stacks.maps_mpi4py(pid)
-        self._folder = proc.link(self._pid, "cwd")
-        self._words = rank.output.last_traceback() if rank.output else ""
-
-    def told(self, rank: RankProcess, frames: list[Frame]) -> messages.RankStack:
-        """Return it as it is reported, with the frames of the main thread."""
-        by_reading = any(frame.file.endswith("/subprocess.py") for frame in frames)
-        if frames:
-            place = locate(frames)
-            self.loads = place.what == _LOADER
-            is_known = place.line > 0 and not place.file.startswith("<")
-            self.place = (os.path.join(self._folder, place.file), place.line) if is_known else None
-        return messages.RankStack(
-            rank=rank.rank,
-            pid=rank.pid,
-            frames=[(frame.function, frame.file, frame.line) for frame in frames],
-            where="" if frames else self._kernel,
-            mpi=self._mpi,
-            cpu=self._cpu,
-            switches=self._switches,
-            child=self._if_reading if by_reading else self._child,
-            words=self._words,
-        )
-
-
-def _sources(places: Mapping[int, tuple[str, int]]) -> dict[int, str]:
-    """Return the line that each place names; none where the file system does not answer in time."""
-    import threading
-
-    found: dict[tuple[str, int], str] = {}
-
-    def look() -> None:
-        for place in set(places.values()):
-            found[place] = process_stacks.source_line(*place)
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    thread.join(_READ)
-    known = dict(found)
-    return {number: known.get(place, "") for number, place in places.items()}
-
-
 def _raised(words: str) -> str:
     """Return the exception at the end of a rank's words; empty where it says that others did not come, or were lost."""
     from ezpz.why.last_words import ending
     from ezpz.why.waiting_words import lost_a_peer, waited_in_vain
 
     return "" if waited_in_vain(words) or lost_a_peer(words) else ending(words).partition("\n")[0][:500]
-
-
-def _saves(pid: int) -> bool:
-    """Tell whether a process may be saving, or wants to at its SIGTERM: an abort would keep it from that.
-
-    It has a handler for SIGTERM, waits for a file system, or has a file open that it has written to not long ago.
-    """
-    status = proc.stat(pid)
-    return proc.catches(pid, signal.SIGTERM) or (status is not None and status.state == "D") or _writes(pid)
-
-
-def _writes(pid: int) -> bool:
-    """Tell whether a process has written to a file in the last seconds that it has open, but for its logs.
-
-    Source: proc(5): ``flags`` of ``fdinfo/NUMBER`` are those of open(2), in octal. Logs are opened to append.
-    """
-    try:
-        numbers = [each for each in os.listdir(f"/proc/{pid}/fd") if int(each) > 2]
-    except OSError:
-        return False
-    for number in numbers:
-        words = proc.read(pid, f"fdinfo/{number}").split()
-        flags = int(words[words.index(b"flags:") + 1], 8) if b"flags:" in words else os.O_RDONLY
-        if flags & os.O_ACCMODE == os.O_RDONLY or flags & os.O_APPEND:
-            continue
-        try:
-            file = os.stat(f"/proc/{pid}/fd/{number}")
-        except OSError:
-            continue
-        if stat.S_ISREG(file.st_mode) and file.st_nlink and time.time() - file.st_mtime < _RECENTLY:
-            return True
-    return False
 
 
 def _spy(pids: list[int], seconds: float = process_stacks.PY_SPY_SECONDS) -> dict[int, list[SeenThread] | None]:
