@@ -26,10 +26,8 @@ SCHEDULERS_OWN = {
     "compat/__init__.py": "functions as older scripts call them",
     "compat/dist_names.py": "variables as older scripts call them",
     "program_secrets.py": "a service of whose name one is a part",
-    "cli/why.py": "an example: the log of a job",
     "watch/foreign_logs/launcher_reports.py": "what launchers and schedulers write of an end",
     "watch/foreign_logs/facts_of_logs.py": "lines of launchers that are no rank's words",
-    "why/straggler_rules.py": "what to ask a scheduler for",
     **{f"launch/flavours/{name}.py": "variables that this launcher reads or must not pass on" for name in FLAVOURS},
 }
 FLAVOURS_OWN = {

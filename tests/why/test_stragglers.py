@@ -483,7 +483,11 @@ def causes_of(host, *, seconds=20.0, plan=None):
         ),
         ({"threads": 8, "omp": 2}, "4 ranks compute with 8 threads each on 8 cores", "2 threads per rank"),
         ({"cores": 1, "threads": 1}, "4 ranks may use 1 core of 8", "--cpu-bind"),
-        ({"cores": 1, "allowed": 1, "there": 64, "threads": 1}, "4 ranks may use 1 core of 64", "--cpus-per-task"),
+        (
+            {"cores": 1, "allowed": 1, "there": 64, "threads": 1},
+            "4 ranks may use 1 core of 64",
+            "ask the scheduler for more CPUs",
+        ),
         ({"throttled": 0.2}, "their cgroup stops them 20% of the time", "more CPUs"),
     ],
 )

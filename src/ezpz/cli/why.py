@@ -57,7 +57,7 @@ _EXAMPLES = (
     ("ezpz why", "the last launch"),
     ("ezpz why outputs/train/2026-11-24-101500", "the launch of this run"),
     ("ezpz why 4f1c --json", "for programs"),
-    ("ezpz why --logs slurm-81.out nccl_trace_rank_*", "what others started"),
+    ("ezpz why --logs job-81.out nccl_trace_rank_*", "what others started"),
 )
 
 

@@ -403,7 +403,7 @@ def _crowded(host: HostShares) -> tuple[str, str, str]:
         return (
             f"{host.ranks} ranks may use {_count(cores, 'core')} of {host.there}",
             f"the launch itself may use no more than {_count(host.allowed, 'core')} of the host",
-            "ask for more CPUs per task or host (Slurm: --cpus-per-task), or look for taskset in front of launch",
+            "ask the scheduler for more CPUs per task or host, or look for taskset in front of launch",
         )
     if 0 < host.cores < min(host.ranks, host.allowed):
         return (
