@@ -10,7 +10,7 @@
 # make fuzz [SECONDS=300] [K=reader] [SEED=s]: damaged input for every reader of foreign bytes, so many seconds each
 # make matrix [K=expression] [REPEATS=20] [KILLS=200] [PROBES=300]: every fault case on every flavour, kills and cuts
 # at many moments, and jobs of Slurm, and of OpenPBS where /opt/pbs holds one, that end before their training, planted
-# troubles (ours, and 97 that no rule was written for) and 300 healthy launches, into the tables of
+# troubles (ours, and 98 that no rule was written for) and 300 healthy launches, into the tables of
 # docs/reliability.md; set-up and ends of ranks under every launcher; what a run leaves when its job's time is over;
 # random kills of a chain of jobs, a training in jobs of one minute, and probes of hosts after as many failures
 # make distros [K=expression]: the first hour and the core faults on distributions with their own Python and MPIs: this
