@@ -132,9 +132,9 @@ def test_a_signal_that_comes_while_ranks_wait_reaches_each_once(launched):
 
 
 def test_ranks_of_one_number_are_none_of_the_plan(launched):
-    launched.begin("-n", "2", ranks=(0, 1), TEST_TWICE="1")
+    launched.begin("-n", "2", ranks=(1,), TEST_TWICE="1")  # with rank 0, both may be over before the second one comes
     code, output, errors = launched.end()
-    assert (code, len(output) - len(set(output))) == (125, 0), errors
+    assert (code, output) == (125, []), errors
     assert "a rank came up that is there already (from hydra); expected each once (from the plan)" in errors
 
 

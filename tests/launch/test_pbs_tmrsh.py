@@ -20,14 +20,19 @@ from lab.task_manager import JOB, RECORD, TaskManager
 SECRET = "Zq7Xw2Lp9Rt4Vb6Nm1Kc"
 LOOK = """
 import json, os, pathlib
-def lines(): return [path.read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*/cmdline") if mine(path.parent)]
-def agents(): return [(p.parent / "environ").read_bytes() for p in pathlib.Path("/proc").glob("[0-9]*/cmdline")
-                      if b"start_agent.py" in p.read_bytes() and mine(p.parent)]
+def read(path):  # nothing of a process that has ended meanwhile
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 def mine(folder):
     try:
         return os.readlink(folder / "ns/net") == os.readlink("/proc/self/ns/net")
     except OSError:
         return False
+def lines(): return [read(path) for path in pathlib.Path("/proc").glob("[0-9]*/cmdline") if mine(path.parent)]
+def agents(): return [read(p.parent / "environ") for p in pathlib.Path("/proc").glob("[0-9]*/cmdline")
+                      if b"start_agent.py" in read(p) and mine(p.parent)]
 words = [os.environ["HF_TOKEN"].encode(), os.environ["PBS_JOBCOOKIE"].encode()]
 print(json.dumps([os.environ["RANK"], os.uname().nodename, any(word in line for line in lines() for word in words),
                   len(agents()), any(b"EZPZ_CONTROL" in one or words[0] in one for one in agents())]))
