@@ -14,6 +14,7 @@ from ezpz.cli.open import main as open_report
 from ezpz.cli.runs import glance, main
 from ezpz.cli.why import main as why
 from ezpz.jobs.running_launches import age
+from ezpz.track import History
 from ezpz.track.run_reader import open_run
 from ezpz.view.report import build_page
 
@@ -105,6 +106,52 @@ def test_runs_are_listed_the_newest_last_with_what_people_ask_for(make_run, caps
     assert lines[2] == "    ValueError: x"
     assert lines[3].split()[-8:] == ["2.1", "1k", "tok/s", "5", "min", "0", "s", "train/2"]
     assert lines[-1].startswith("2 runs in ")
+
+
+def test_a_terminal_shows_the_newest_of_many_runs_and_all_when_asked(make_run, capsys, monkeypatch):
+    for number in range(70):
+        day = f"2026-11-{1 + number % 28:02d}T{number // 28:02d}:00:00+00:00"
+        make_run(f"outputs/train/{number}", [{"loss": 1.0}], started=day, state="failed" if number % 7 else "finished")
+    make_run("outputs/train/old", [{"loss": 1.0}])  # only its rows tell when: in 1970
+    newest_first = sorted(range(70), key=lambda number: (number % 28, number // 28), reverse=True)
+
+    def shown(*words):
+        assert main(list(words)) == 0
+        runs, _, count = capsys.readouterr().out.partition("\n\n")
+        return [line.split()[-1].removeprefix("train/") for line in runs.splitlines()[1:]], count
+
+    assert len(shown()[0]) == 71  # a pipe gets all
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    names, count = shown()
+    assert (names[::-1], count.partition(" in ")[0]) == (
+        [str(number) for number in newest_first[:50]],
+        "the newest 50 of 71 runs (--all lists all)",
+    )
+    names, count = shown("--all")
+    assert (names[0], len(names), count.partition(" in ")[0]) == ("old", 71, "71 runs")
+    names, count = shown("--state", "failed")
+    assert (len(names), count.partition(" in ")[0]) == (50, "the newest 50 of 60 of 71 runs (--all lists all)")
+    names, count = shown("--state", "finished")
+    assert (len(names), count.partition(" in ")[0]) == (11, "11 of 71 runs")
+
+
+@pytest.mark.parametrize("rows", [[], [{"loss": 2.0 - n / 9, "val/loss": 3.0, "dt": 0.5} for n in range(9)]])
+def test_what_a_run_notes_of_its_rows_at_its_end_is_what_they_say_as_long_as_they_are_the_same(tmp_path, rows):
+    history = History("train", outdir=tmp_path / "run")
+    for row in rows:
+        history.update(row)
+    history.finalize(plots=False)
+    path = tmp_path / "run" / "run.json"
+    noted = glance(path.parent, tmp_path)
+    facts = json.loads(path.read_text())
+    assert ("journal" in facts) == bool(rows)
+    facts.pop("journal", None)
+    path.write_text(json.dumps(facts))
+    assert glance(path.parent, tmp_path) == noted
+    if rows:
+        path.write_text(json.dumps({**facts, "journal": {"size": 1, "loss": 7.0}}))  # a row has come since
+        assert glance(path.parent, tmp_path) == noted
 
 
 def test_a_usual_folder_fits_80_columns(make_run, capsys):

@@ -102,7 +102,7 @@ def test_a_run_has_one_duration_wherever_it_is_shown(tmp_path, capsys, monkeypat
     run = open_run(tmp_path / "r")
     assert seconds_taken(run, rows[0]["t"], rows[-1]["t"]) == seconds
     words = duration(seconds)
-    assert words in render([glance(run.folder, tmp_path)], 1, tmp_path)
+    assert words in render([glance(run.folder, tmp_path)], "1 run", tmp_path)
     assert headline(run, 3, (0, 2), run.rows.time_range).endswith(words)
     assert words in header(run)
     if end == "finished":

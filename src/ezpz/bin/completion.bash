@@ -54,7 +54,7 @@ _ezpz_options() { # VERB
     ;;
   runs)
     ezpz_words=''
-    ezpz_words+=' -h --help --goodput --json --state'
+    ezpz_words+=' -h --help --goodput --json --all --state'
     ;;
   open)
     ezpz_words=''

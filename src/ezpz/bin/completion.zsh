@@ -207,6 +207,7 @@ _ezpz_arguments() { # VERB
       '(-h --help)--help[show this help message and exit]'
       '(--goodput)--goodput[where the granted seconds of a run went (the newest below outputs)]'
       '(--json)--json[print a JSON list]'
+      '(--all)--all[all runs, where a terminal shows the newest 50]'
       '(--state)--state[only runs of this state\: running, finished, exited, failed, …]:state:(running finished exited failed stopped died)'
       '*:runs:_ezpz_offer runs'
     )

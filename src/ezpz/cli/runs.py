@@ -6,33 +6,27 @@ Only heads and tails of journals are read.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
-from ezpz.files import NoAccessError, open_regular, refuse_unreadable
+from ezpz.files import NoAccessError, refuse_unreadable
 from ezpz.jobs.chain_folder import chain_of, in_words
 from ezpz.jobs.running_launches import age
 from ezpz.quantities import duration
 from ezpz.redact import redact_text
 from ezpz.tables import USUAL, Column, cut, hanging, or_dash, screen_width, table, wrapped
-from ezpz.track.journal_reader import parse
-from ezpz.track.named import below, find_runs, runs_named
+from ezpz.track.journal_ends import ends_of
+from ezpz.track.named import below, find_runs, runs_named, started_at
 from ezpz.track.named import root as usual_root
-from ezpz.track.names import main_loss, main_throughput, unit
 from ezpz.track.run_reader import open_run, seconds_taken
-from ezpz.track.steps import last_of_training, steps_reached
-from ezpz.track.values import encode
 from ezpz.verbs import make_verb_parser
 from ezpz.view.hardware_rows import per_joule
 from ezpz.view.run_summary import RunSummary
 from ezpz.view.terminal.screen import say
-from ezpz.visible import painter, show, use_color, visible
+from ezpz.visible import is_terminal, painter, show, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -41,18 +35,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.records.run_record import RunRecord
-    from ezpz.track.journal_reader import Row
 
 
-def _glances(root: Path, word: str | None) -> Iterator[dict[str, Any]]:
-    """Yield a glance at every run that is listed; name on stderr what a newer ezpz wrote, or may not be read.
+_PAGE = 50  # runs on a terminal: the newest, which stand last; who looks for an older one names it, or a state
+
+
+def _glances(folders: Iterable[Path], root: Path, closed: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield a glance at every run; name on stderr what a newer ezpz wrote, or may not be read.
 
     Args:
-        root: The folder to search.
-        word: A name of runs; None means all below the folder.
+        folders: The run folders.
+        root: The folder that was searched.
+        closed: The folders that may not be read.
     """
-    closed: list[str] = []
-    for folder in find_runs(root, closed=closed) if word is None else runs_named(word):
+    for folder in folders:
         try:
             yield glance(folder, root)
         except TrackError as error:
@@ -77,6 +73,7 @@ _OPTIONS = (
     ),
     option("--goodput", action="store_true", help="where the granted seconds of a run went (the newest below outputs)"),
     option("--json", action="store_true", help="print a JSON list; with --goodput an object"),
+    option("--all", action="store_true", help=f"all runs, where a terminal shows the newest {_PAGE}"),
     option("--state", choices=_STATES, metavar="STATE", help=f"only runs of this state: {', '.join(_STATES)}"),
 )
 _ABOUT = "The runs below a folder, the newest last."
@@ -114,7 +111,13 @@ def _list_runs(options: Namespace) -> int:
     name = options.names[0] if options.names else None
     is_folder = name is not None and _is_folder(name)
     root = Path(name).expanduser() if name is not None and is_folder else usual_root()
-    glances = list(_glances(root, None if is_folder else name))
+    closed: list[str] = []
+    folders = list(find_runs(root, closed=closed)) if name is None or is_folder else runs_named(name)
+    found = len(folders)
+    is_page = not options.all and not options.json and is_terminal(sys.stdout)
+    if is_page and not options.state:
+        folders = _newest(folders)
+    glances = list(_glances(folders, root, closed))
     if not glances:
         raise UsageError(
             f"no runs below {root} ({'from the command line' if name else 'the default'}); expected folders "
@@ -122,11 +125,29 @@ def _list_runs(options: Namespace) -> int:
         )
     chosen = [each for each in glances if options.state in {None, each["state"]}]
     chosen.sort(key=lambda each: (each["started"] or 0.0, each["folder"]))
+    total = len(glances) + found - len(folders)
+    listed = len(chosen) if options.state else total
+    chosen = chosen[-_PAGE:] if is_page else chosen
     for each, settings in zip(chosen, set_differently(chosen), strict=True):
         each["set"] = settings
-    text = json.dumps(chosen, indent=2) if options.json else render(chosen, len(glances), root).rstrip("\n")
+    if options.json:
+        text = json.dumps(chosen, indent=2)
+    else:
+        count = f"{listed} of {total} runs" if listed < total else f"{total} run{'s' * (total > 1)}"
+        if len(chosen) < listed:
+            count = f"the newest {len(chosen)} of {count} (--all lists all)"
+        text = render(chosen, count, root).rstrip("\n")
     say(sys.stdout, text, "backslashreplace")
     return 0
+
+
+def _newest(folders: list[Path]) -> list[Path]:
+    """Return the newest of many runs, by their starts; those whose start only their rows tell are among them."""
+    if len(folders) <= _PAGE:
+        return folders
+    starts = {folder: started_at(folder) for folder in folders}
+    known = sorted((folder for folder in folders if starts[folder]), key=lambda folder: (starts[folder], folder))
+    return [*(folder for folder in folders if not starts[folder]), *known[-_PAGE:]]
 
 
 def _is_folder(word: str) -> bool:
@@ -142,12 +163,7 @@ def _is_folder(word: str) -> bool:
     return path.is_dir()
 
 
-# One run: its ``run.json``, the head and the tail of its journal, and what its launcher has recorded of its end.
-
-_HEAD = 1 << 14  # bytes
-_TAIL = 1 << 14
-_LONGEST_TAIL = 1 << 22  # where a window over many ranks, or long arrays, fill the end
-_ENOUGH = 20  # rows from which a rate is worked out
+# One run: its ``run.json``, the ends of its journal, and what its launcher has recorded of its end.
 
 
 def glance(folder: Path, root: Path) -> dict[str, Any]:
@@ -165,14 +181,10 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
     """
     run = open_run(folder)
     record = run.record
-    rows = _tail(run.folder / "metrics.jsonl")
-    first = _head(run.folder / "metrics.jsonl")
-    last = rows[-1] if rows else first
-    trained = last_of_training(rows) if rows else first
-    metric, loss = _loss(rows)
-    rate, unit = _noted_speed(record) or _rate(rows)
+    ends = ends_of(record, run.folder)
+    rate, unit = _noted_speed(record) or (ends.rate, ends.rate_unit)
     efficiency = per_joule(rate, unit, record.hardware)
-    begun, latest = (row["t"] if row else None for row in (first, last))
+    begun, latest = ends.first_time, ends.last_time
     ended = record.ended_at or (None if run.state == "running" else latest)
     seconds, to_first = seconds_taken(run, begun, latest), RunSummary(run).first_step_seconds
     return {
@@ -186,13 +198,13 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         "seconds": None if seconds is None else round(seconds, 3),
         "first_step_seconds": None if to_first is None else round(to_first, 3),
         "attempt": record.attempt or len(record.earlier) + 1,
-        "steps": _steps(record, first, rows or ([first] if first else [])),
-        "first_step": first["step"] if first else None,
-        "last_step": trained["step"] if trained else None,
-        "last_row": last["t"] if last else None,
+        "steps": record.steps if record.state != "running" and record.steps is not None else ends.steps,
+        "first_step": ends.first_step,
+        "last_step": ends.last_step,
+        "last_row": latest,
         "set": dict(record.config),
-        "metric": metric,
-        "loss": None if loss is None else encode(loss),
+        "metric": ends.metric,
+        "loss": ends.loss,
         "rate": rate,
         "rate_unit": unit,
         "joules": record.hardware.joules,
@@ -203,86 +215,10 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
     }
 
 
-def _head(path: Path) -> Row | None:
-    try:
-        with open(path, "rb", opener=open_regular) as file:  # Path.open has no opener
-            return next(_rows(iter(lambda: file.readline(max(0, _HEAD - file.tell())), b"")), None)
-    except OSError:
-        return None
-
-
-def _tail(path: Path) -> list[Row]:
-    """Return the last rows of metrics; more of the file is read where its end holds fewer than a rate needs."""
-    size = _TAIL
-    while True:
-        try:
-            with open(path, "rb", opener=open_regular) as file:  # as above
-                length = os.fstat(file.fileno()).st_size
-                file.seek(max(0, length - size))
-                lines = file.read(size).split(b"\n")[:-1]  # what follows the last newline is a row in the making
-        except OSError:
-            return []
-        rows = _last_rows(lines if length <= size else lines[1:])
-        if len(rows) >= _ENOUGH or size >= min(length, _LONGEST_TAIL):
-            return rows
-        size *= 8
-
-
-def _last_rows(lines: list[bytes]) -> list[Row]:
-    """Return the last rows of these lines, and of those before them one for each number of metrics not seen so far.
-
-    A rate needs a few rows, and a loss may be recorded now and then.
-    """
-    latest = list(islice(_rows(reversed(lines)), _ENOUGH))
-    seen = {line.count(b'":') for line in lines[-_ENOUGH:]}
-    rare = {line.count(b'":'): line for line in lines[:-_ENOUGH]}
-    others = _rows(line for count, line in rare.items() if count not in seen)
-    return [*others, *reversed(latest)] if len(latest) == _ENOUGH else latest[::-1]
-
-
-def _rows(lines: Iterable[bytes]) -> Iterator[Row]:
-    for line in lines:
-        # Torn lines, those of a later version, and windows over ranks are not what is looked for here.
-        if b'"k":"ranks"' in line[:120]:
-            continue
-        with suppress(ValueError, TrackError):
-            row = parse(line, "") if line else None
-            if row is not None and row["k"] == "":
-                yield row
-
-
-def _loss(rows: list[Row]) -> tuple[str | None, float | None]:
-    """Return the run's loss: its name and its last value."""
-    numbers = {name: value for row in rows for name, value in row["m"].items() if isinstance(value, (int, float))}
-    name = main_loss(numbers)
-    return (None, None) if name is None else (name, float(numbers[name]))
-
-
 def _noted_speed(record: RunRecord) -> tuple[float, str] | None:
     """Return the speed that a run has noted at its end (`ezpz.track.speed`), and its unit; None without one."""
     speed = record.speed
     return None if record.state == "running" or not speed.value or not speed.unit else (float(speed.value), speed.unit)
-
-
-def _steps(record: RunRecord, first: Row | None, rows: Sequence[Row]) -> int | None:
-    """Return how many steps a run has made: as noted at its end, else as far as head and tail of its journal tell."""
-    return record.steps if record.state != "running" and record.steps is not None else steps_reached(first, rows)
-
-
-def _rate(rows: list[Row]) -> tuple[float | None, str | None]:
-    """Return the median rate of the last rows and its unit: what was recorded, else steps by the times of rows."""
-    known = main_throughput(dict.fromkeys(name for row in rows for name in row["m"]))
-    if known is not None:
-        name, is_time = known
-        values = [row["m"][name] for row in rows if isinstance(row["m"].get(name), (int, float))]
-        values = [value for value in values if 0 < value < float("inf")]
-        if values:
-            from statistics import median  # 3 ms
-
-            return (1.0 / median(values), "it/s") if is_time else (median(values), unit(name))
-    if len(rows) > 1 and rows[-1]["t"] > rows[0]["t"] and rows[-1]["step"] > rows[0]["step"]:
-        return (rows[-1]["step"] - rows[0]["step"]) / (rows[-1]["t"] - rows[0]["t"]), "it/s"
-    return None, None
 
 
 # What was set differently.
@@ -360,12 +296,12 @@ _MEANINGS = {
 }
 
 
-def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
+def render(glances: Sequence[dict[str, Any]], count: str, root: Path) -> str:
     """Return the table.
 
     Args:
         glances: What to show, from `glance`.
-        total: How many runs there are.
+        count: How many runs there are, in words.
         root: Where they are.
     """
     now = time.time()
@@ -384,9 +320,8 @@ def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
         notes = [(visible(in_words(each["chain"])), "minor")] if each["chain"] else []
         notes += [(visible(f"! {finding}"), "doubtful") for finding in each["findings"]]
         lines += [f"    {paint(part, how)}" for note, how in notes for part in wrapped(note, width=width - 4)]
-    shown = f"{len(glances)} of {total} runs" if len(glances) < total else f"{total} run{'s' * (total > 1)}"
     place = visible(str(root.absolute()))
-    end = hanging(f"{shown} in ", place, terminal) if terminal else [f"{shown} in {place}"]
+    end = hanging(f"{count} in ", place, terminal) if terminal else [f"{count} in {place}"]
     return "\n".join([*lines, "", *end]) + "\n"
 
 

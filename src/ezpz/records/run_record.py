@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Effective",
     "Finding",
+    "JournalEnds",
     "Machine",
     "NotedSpeed",
     "RecordingProcess",
@@ -115,6 +116,34 @@ class NotedSpeed(Stored):
     of_time: bool = flag_field(default=False)
 
 
+class JournalEnds(Stored):
+    """The first rows and the last ones of a run's journal, for who lists thousands of runs.
+
+    Attributes:
+        size: The bytes of the journal when they were read.
+        first_step: The step of its first row.
+        first_time: The time of that, in epoch seconds.
+        last_step: The step of its last row of training.
+        last_time: The time of its last row.
+        steps: How many steps were made, as far as these rows tell.
+        metric: The metric that is shown as the loss.
+        loss: Its last value; one that is not finite is text, as in the journal.
+        rate: What was done per second in the last rows.
+        rate_unit: Of what.
+    """
+
+    size: int = number_field(default=0)
+    first_step: int | None = number_field(default=None)
+    first_time: float | None = real_field(default=None)
+    last_step: int | None = number_field(default=None)
+    last_time: float | None = real_field(default=None)
+    steps: int | None = number_field(default=None)
+    metric: str | None = text_field(LONGEST, default=None)
+    loss: Any = json_field(default=None)
+    rate: float | None = real_field(default=None)
+    rate_unit: str | None = text_field(LONGEST, default=None)
+
+
 class Finding(Stored):
     """What stands out in the losses or batches of a run; docs/why.md says more.
 
@@ -184,6 +213,7 @@ class RunRecord(Stored):
         timeline: Seconds from the birth of the process to ``setup``, ``group``, ``model``, ``first_step`` and more.
         speed: How fast it was.
         steps: How many steps of training it has made, those of earlier starts included.
+        journal: The first rows of its journal and the last ones.
         findings: What stands out in the losses and batches.
         hardware: What the devices did, from ``watch/hardware``.
         paths: What was written, relative to the folder.
@@ -217,6 +247,7 @@ class RunRecord(Stored):
     timeline: dict[str, float] = map_field(Real(-(2.0**63), 2.0**63), default=EMPTY)
     speed: NotedSpeed = part_field(NotedSpeed, default=NotedSpeed())
     steps: int | None = number_field(default=None)
+    journal: JournalEnds = part_field(JournalEnds, default=JournalEnds())
     findings: Sequence[Finding] = list_field(Part(Finding), default=())
     hardware: HardwareSummary = part_field(HardwareSummary, default=HardwareSummary())
     paths: dict[str, Any] = json_field(dict, default=EMPTY)

@@ -42,6 +42,7 @@ PARTS = (
     Part("look at the losses", "ezpz.track.loss_findings:note_findings", ("read",)),
     Part("note the speed", "ezpz.track.speed:note_speed", ("read", "stopped")),
     Part("note the steps", "ezpz.track.steps:note_steps", ("read", "stopped")),
+    Part("note the ends of the journal", "ezpz.track.journal_ends:note_ends", ("read", "stopped")),
     Part("draw the run", "ezpz.view.plots:draw_end", ("draw",)),
     Part("show how the run ended", "ezpz.view.card:show_end", ("show",)),
     Part("say that the run was stopped", "ezpz.view.card:show_stopped", ("told",)),

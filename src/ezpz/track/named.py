@@ -26,7 +26,7 @@ from ezpz.errors import UsageError, nearest
 from ezpz.fields import Record
 from ezpz.files import LARGEST, no_access, open_regular, read_object, refuse_unreadable
 from ezpz.records.launch_record import LaunchRecord
-from ezpz.records.run_record import RunRecord
+from ezpz.records.run_record import RunRecord, epoch
 from ezpz.register import SHORTEST, Launch, ambiguous, is_of_job, main_folder, named, read, recorded
 from ezpz.track.launches import find_launch
 from ezpz.track.run_reader import is_run
@@ -102,6 +102,18 @@ def below(folder: Path, searched: Path) -> str:
     return searched.absolute().name if name == "." else name
 
 
+def started_at(folder: Path) -> float | None:
+    """Return when a run began, in epoch seconds, by the first bytes of its ``run.json``; None where they do not tell.
+
+    A quote in a text is escaped in JSON, so no other field looks like this one.
+    """
+    with suppress(OSError):
+        with open(folder / "run.json", "rb", opener=open_regular) as file:  # Path.open has no opener
+            found = re.search(rb'"started": ?"([0-9T:+.-]{1,40})"', file.read(512))
+        return epoch(found[1].decode()) if found else RunRecord.read(folder / "run.json").started_at
+    return None
+
+
 def find_runs(searched: Path, depth: int = 0, closed: list[str] | None = None) -> Iterator[Path]:
     """Yield the run folders in a folder and below; links, hidden folders and what cannot be read are passed over.
 
@@ -110,8 +122,13 @@ def find_runs(searched: Path, depth: int = 0, closed: list[str] | None = None) -
         depth: How far it is below the one that was named.
         closed: Takes the folders that may not be read.
     """
+    return map(Path, _find_runs(str(searched), depth, closed))
+
+
+def _find_runs(searched: str, depth: int, closed: list[str] | None) -> Iterator[str]:
     try:
-        entries = list(os.scandir(searched))
+        with os.scandir(searched) as listed:
+            entries = list(listed)
     except PermissionError:
         if closed is not None:
             closed.append(str(searched))
@@ -121,13 +138,15 @@ def find_runs(searched: Path, depth: int = 0, closed: list[str] | None = None) -
     names = {entry.name for entry in entries}
     if "pyvenv.cfg" in names:  # a virtual environment
         return
-    if "metrics.jsonl" in names or ("run.json" in names and (not os.access(searched, os.X_OK) or is_run(searched))):
+    if "metrics.jsonl" in names or (
+        "run.json" in names and (not os.access(searched, os.X_OK) or is_run(Path(searched)))
+    ):
         yield searched  # of what may be listed and not read, `open_run` says so
     for entry in entries if depth < _DEEPEST else ():
         hidden = entry.name.startswith(".") or entry.name in _PASSED_OVER
         try:
             if not hidden and entry.is_dir(follow_symlinks=False):
-                yield from find_runs(searched / entry.name, depth + 1, closed)
+                yield from _find_runs(entry.path, depth + 1, closed)
         except OSError:
             continue
 
