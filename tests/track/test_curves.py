@@ -4,12 +4,15 @@ import json
 import math
 import random
 
+import numpy as np
 import pytest
 
 from ezpz.cli.runs import main as runs
 from ezpz.track import History
 from ezpz.track.loss_findings import curve_findings
 from ezpz.track.values import encode
+from lab.curve_kinds import HEALTHY as HEALTHY_KINDS
+from lab.curve_kinds import TROUBLED
 from lab.run_folders import leave_run
 
 NAN, INF = math.nan, math.inf
@@ -159,6 +162,64 @@ def test_both_of_two_losses_that_are_lost_are_named(tmp_path):
     lost = [*falling(20), *([NAN] * 40)]
     found = kinds(journal(tmp_path / "r", [lost], key="d_loss", g_loss=lost))
     assert [each[1] for each in found] == ["d_loss", "g_loss"]
+
+
+# Kinds of curves, drawn from seeds
+
+# What is said of these is wrong so far, or nothing is.
+NOT_YET = {
+    *(
+        "noise of small batches",
+        "heavy tails",
+        "warm restarts",
+        "warm restarts without a rate",
+        "dice of a few samples",
+    ),
+    *("growing warm restarts", "two that compete", "two that compete and their sum", "reward with a loss that rises"),
+    *("accumulation that grows", "sequences that grow", "stages that are harder", "tasks in turn", "tasks in blocks"),
+    *("diverges exponentially", "diverges in stairs", "rate is too high from the start", "drifts up"),
+    *("rate is too high and rises gently", "shift up and stays", "shift up with noise", "shift above the start"),
+    *("diverges to nan", "repeats each epoch", "repeats from a step on", "rate 0 from a step on", "rate that jumps"),
+    *("rate 0 from the start", "rate 0 of all groups", "schedule that ends long before the run", "all ranks rise"),
+    "one of eight ranks rises",
+}
+
+
+def drawn_run(folder, drawn):
+    """Write a run as `lab.curve_kinds` has drawn it."""
+    metrics = dict(drawn.metrics)
+    ranks = [list(map(float, each)) for each in drawn.ranks] or [list(map(float, metrics.pop(drawn.main)))]
+    steps = len(ranks[0])
+    more = {name: np.broadcast_to(values, steps).tolist() for name, values in metrics.items()}
+    return journal(folder, ranks, key=drawn.main, **more)
+
+
+def kinds_with_seeds(kinds, few):
+    """Every kind with a few seeds, and with more of them as a slow test."""
+    for name, draw_kind in kinds.items():
+        marks = [pytest.mark.xfail(strict=False)] if name in NOT_YET else []
+        yield pytest.param(draw_kind, range(few), id=name, marks=marks)
+        yield pytest.param(draw_kind, range(few, 20), id=f"{name}, more", marks=[*marks, pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("draw_kind", "seeds"), kinds_with_seeds(HEALTHY_KINDS, 2))
+def test_nothing_is_said_of_a_healthy_kind(draw_kind, seeds, tmp_path):
+    for seed in seeds:
+        found = curve_findings(drawn_run(tmp_path / str(seed), draw_kind(np.random.default_rng(seed))))
+        assert [each["text"] for each in found] == [], seed
+
+
+@pytest.mark.parametrize(("draw_kind", "seeds"), kinds_with_seeds(TROUBLED, 2))
+def test_a_trouble_is_said_once_with_its_step(draw_kind, seeds, tmp_path):
+    for seed in seeds:
+        drawn = draw_kind(np.random.default_rng(seed))
+        found = curve_findings(drawn_run(tmp_path / str(seed), drawn))
+        texts = [each["text"] for each in found]
+        assert [each["kind"] for each in found] == [kind for kind, _, _ in drawn.says], (seed, texts)
+        for each, (_, first, last) in zip(found, drawn.says, strict=True):
+            assert first <= each["step"] <= last, (seed, texts)
+        assert drawn.words in "\n".join(texts), (seed, texts)
+        assert drawn.unsaid not in "\n".join(texts), (seed, texts)
 
 
 # The end of a run
