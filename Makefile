@@ -11,7 +11,7 @@
 # make matrix [K=expression] [REPEATS=20] [KILLS=200] [PROBES=300]: every fault case on every flavour, kills and cuts
 # at many moments, and jobs of Slurm, and of OpenPBS where /opt/pbs holds one, that end before their training, planted
 # troubles (ours, and 98 that no rule was written for) and 300 healthy launches, into the tables of
-# docs/reliability.md; set-up and ends of ranks under every launcher; what a run leaves when its job's time is over;
+# docs/reliability.md; pairs of runs for `ezpz compare`; set-up and ends of ranks under every launcher; what a run leaves when its job's time is over;
 # random kills of a chain of jobs, a training in jobs of one minute, and probes of hosts after as many failures
 # make distros [K=expression]: the first hour and the core faults on distributions with their own Python and MPIs: this
 # machine's, and those that debootstrap can fetch, into the same page; root, some 20 minutes; then `make pythons`
@@ -95,7 +95,7 @@ matrix:
 	@EZPZ_TEST_ATTEMPTS=$(REPEATS) EZPZ_TEST_KILLS=$(KILLS) EZPZ_TEST_PROBES=$(PROBES) \
 	  EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest tests/jobs/test_faults.py \
 	  tests/jobs/test_host_probe.py tests/jobs/test_training.py tests/reliability/test_cases.py \
-	  tests/reliability/test_moments.py \
+	  tests/reliability/test_moments.py tests/view/test_pairs.py::test_every_pair_is_named_or_silent \
 	  tests/reliability/test_slurm_endings.py tests/reliability/test_openpbs_endings.py tests/dist/test_endings.py \
 	  tests/dist/test_ranks_agree.py tests/track/test_end_of_job.py tests/watch/test_preflight.py \
 	  tests/jobs/test_chain.py::test_random_kills_make_no_second_writer_and_lose_no_checkpoint \
