@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _EPOCHS = 0.02  # epochs are printed with two digits
+_LONGER = 0.05  # of the longer run: what one run has more is worth a word
 
 
 @dataclass(frozen=True)
@@ -128,13 +129,26 @@ def _compare(first: _Seen, second: _Seen, metric_name: str | None) -> Comparison
 
 
 def _with_lengths(verdict: Verdict, apart: Divergence, first: _Seen, second: _Seen, metric: str) -> str:
-    """Return the sentence of runs that agree, with how many steps each has where they have few in common."""
+    """Return the sentence of runs that agree, with how long each is where that is not what they have in common."""
+    if verdict.step is not None:
+        return verdict.text
     counts = [len(each.series[metric].steps) for each in (first, second)]
-    if verdict.step is not None or apart.points == max(counts):
+    (start, last), (other_start, other_last) = spans = [_span(each.run) for each in (first, second)]
+    if apart.points < max(counts):
+        lengths = f"{first.letter} has {counts[0]}, {second.letter} {counts[1]}"
+    elif abs(last - other_last) > _LONGER * max(last - start, other_last - other_start):
+        # A metric of every tenth step says nothing of runs of 3 and of 10 steps but that they begin alike.
+        told = [f"{span[0]} to {span[1]}" for span in spans]
+        lengths = f"{first.letter} has steps {told[0]}, {second.letter} {told[1]}"
+    else:
         return verdict.text
     many = "s" * (apart.points > 1)
-    common = f"{apart.points} common step{many} ({first.letter} has {counts[0]}, {second.letter} {counts[1]})"
-    return verdict.text.replace(f"{apart.points} step{many}", common, 1)
+    return verdict.text.replace(f"{apart.points} step{many}", f"{apart.points} common step{many} ({lengths})", 1)
+
+
+def _span(run: Run) -> tuple[int, int]:
+    steps = run.table.steps
+    return int(min(steps)), int(max(steps))
 
 
 def _other_epochs(first: _Seen, second: _Seen, letters: tuple[str, str]) -> str:
