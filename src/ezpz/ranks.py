@@ -88,6 +88,7 @@ class Ranks(tuple):  # type: ignore[type-arg]  # of int and str; generic tuples 
 
 ALONE = Ranks(0, 1, 0, 1, 0, "alone")
 
+_CONTRACT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _OPENMPI = tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
 _HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _PALS = (
@@ -118,13 +119,12 @@ def from_environ(environ: Mapping[str, str]) -> Ranks:
     outer = next(filter(None, (family.read(environ) for family in FAMILIES)), None)
     if "RANK" not in environ:
         return outer or ALONE
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    if outer is not None and any(name not in environ for name in names):
+    if outer is not None and any(name not in environ for name in _CONTRACT):
         # No launcher sets a part of the contract: these are leftovers in front of a real one, or agree with it.
         given = (environ["RANK"], environ.get("WORLD_SIZE", str(outer.world_size)))
         _agree(environ, given, outer)
         return outer
-    contract = _contract(environ, names)
+    contract = _contract(environ)
     if outer is not None:
         _agree(environ, (str(contract.rank), str(contract.world_size)), outer)
     return contract
@@ -140,7 +140,7 @@ def of_this_launch(environ: Mapping[str, str]) -> bool:
     return bool(run_id) and "RANK" in environ and environ.get("TORCHELASTIC_RUN_ID") == run_id
 
 
-def _contract(environ: Mapping[str, str], names: tuple[str, ...]) -> Ranks:
+def _contract(environ: Mapping[str, str]) -> Ranks:
     if environ.get("WORLD_SIZE") == "1":
         environ = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **environ}
     elif "LOCAL_WORLD_SIZE" not in environ and environ.get("LOCAL_RANK", "").isdigit():
@@ -148,7 +148,13 @@ def _contract(environ: Mapping[str, str], names: tuple[str, ...]) -> Ranks:
         size = environ.get("LOCAL_SIZE", "")
         environ = {**environ, "LOCAL_WORLD_SIZE": size if size.isdigit() else str(int(environ["LOCAL_RANK"]) + 1)}
     group = environ.get("GROUP_RANK", "")
-    return _checked("contract", environ, names, int(group) if group.isdigit() else None)
+    return _checked("contract", environ, _CONTRACT, int(group) if group.isdigit() else None)
+
+
+def _torchrun(environ: Mapping[str, str]) -> Ranks | None:
+    """Read a worker of torchrun; others set the contract without its marker, as a PyTorchJob does for each pod."""
+    is_one = "TORCHELASTIC_RUN_ID" in environ and all(name in environ for name in _CONTRACT)
+    return _contract(environ) if is_one else None
 
 
 def _openmpi(environ: Mapping[str, str]) -> Ranks | None:
@@ -278,10 +284,21 @@ class Family:
         is_mpi: Whether it starts ranks of an MPI, which finds them all.
         careless_starter: The program that starts the ranks of a host (/proc/PID/comm) where it lets them run when one
             has failed; empty where the launcher ends them.
+        program: What a user types to start ranks.
+        terminal_variable: Says that the first task has a terminal, where a person may have started a shell as a task.
         read: Returns the rank of an environment, or None where this launcher has not set it.
     """
 
-    __slots__ = ("careless_starter", "is_mpi", "name", "read", "start_variable", "variables")
+    __slots__ = (
+        "careless_starter",
+        "is_mpi",
+        "name",
+        "program",
+        "read",
+        "start_variable",
+        "terminal_variable",
+        "variables",
+    )
 
     def __init__(
         self,
@@ -292,9 +309,12 @@ class Family:
         *,
         is_mpi: bool = False,
         careless_starter: str = "",
+        program: str = "mpiexec",
+        terminal_variable: str = "",
     ) -> None:
         self.name, self.variables, self.start_variable, self.read = name, variables, start_variable, read
         self.is_mpi, self.careless_starter = is_mpi, careless_starter
+        self.program, self.terminal_variable = program, terminal_variable
 
 
 # Innermost first. This is the one table of what launchers set for ranks; that of the schedulers is `ezpz.cluster`.
@@ -302,9 +322,19 @@ FAMILIES = (
     Family("openmpi", _OPENMPI, "PMIX_NAMESPACE", _openmpi, is_mpi=True),
     Family("hydra", _HYDRA, "I_MPI_HYDRA_UUID", _hydra, is_mpi=True, careless_starter="hydra_pmi_proxy"),
     Family("pals", _PALS, "PALS_APID", _pals, is_mpi=True),
-    Family("flux", _FLUX, "FLUX_JOB_ID", _flux),
-    Family("slurm", _STEP, "SLURM_STEP_ID", _slurm, careless_starter="slurmstepd"),
+    Family("flux", _FLUX, "FLUX_JOB_ID", _flux, program="flux run"),
+    Family(
+        "slurm",
+        _STEP,
+        "SLURM_STEP_ID",
+        _slurm,
+        careless_starter="slurmstepd",
+        program="srun",
+        terminal_variable="SLURM_PTY_PORT",
+    ),
 )
+# Around a launch it is one as well; inside a rank the contract is read by itself.
+TORCHRUN = Family("contract", _CONTRACT, "TORCHELASTIC_RUN_ID", _torchrun, program="torchrun")
 
 # The names by which launchers tell a rank: those of an outer launcher's ranks are not true of those started inside.
 LAUNCHERS_OWN = frozenset(name for family in FAMILIES for name in family.variables)

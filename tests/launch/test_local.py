@@ -243,6 +243,14 @@ def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, subtest
         (["-n", "1", "a", ":", "-n", "1", "b"], 2, "a `:` with options behind it (from the command line) parts"),
         (["mpiexec", "-n", "1", "a", ":", "-n", "1", "b"], 2, "Write `launch [options] COMMAND`."),
         (["--dry-run", "srun", "-n2", "true"], 2, "expected the program alone. Write `launch -n2 true`."),
+        (["launch", "-n", "2", "true"], 2, "launch as the command (from the command line) starts ranks itself"),
+        (["srun", "-n2", "launch", "-n", "2", "true"], 2, "Write `launch -n 2 true`. `launch env srun …` runs it all"),
+        (["torchrun", "--nproc-per-node", "2", "t.py"], 2, "Write `launch --nproc-per-node 2 t.py`. `launch env torch"),
+        (["--ppn", "1", "torchrun", "t.py"], 2, "torchrun as the command"),  # a world of its own on each host
+        (["-m", "torch.distributed.run", "--standalone", "t.py"], 2, "Write `launch --standalone t.py`."),
+        ([sys.executable, "-u", "-m", "ezpz.launch", "true"], 2, "-u -m ezpz.launch as the command (from the command "),
+        (["ezpz", "launch", "true"], 2, "ezpz launch as the command (from the command line) starts ranks itself"),
+        (["accelerate", "launch", "--num_processes", "2", "t.py"], 2, "Write `launch --num_processes 2 t.py`."),
         (["./job.sh"], 2, "./job.sh as the command (from the command line) is a job file (#SBATCH in line 2), which"),
         (["bash", "job.sh"], 2, "or write `launch COMMAND`; `launch env bash job.sh` runs it all the same."),
         (["./broken"], 127, "No such file or directory"),
@@ -256,6 +264,49 @@ def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, subtest
             assert len(said) == 1 or said[1:] == ["ezpz: 1 other rank failed in the same way"]
             assert said[0].startswith("ezpz: ")
             assert words in said[0]
+
+
+def test_one_torchrun_and_one_per_host_that_is_told_of_the_others_may_be_started(
+    run_cli, clean_env, tmp_path, subtests
+):
+    lab.program(tmp_path / "torchrun", "#!/bin/sh\necho run\n")
+    env = {**clean_env, "PATH": f"{tmp_path}:{clean_env['PATH']}"}
+    for words in ("-n 1 torchrun t.py", "--ppn 1 torchrun --nnodes 2 t.py", "-n 1 env torchrun t.py"):
+        with subtests.test(words):
+            done = run_cli([sys.executable, "-m", "ezpz.launch", *words.split()], env)
+            assert (done.returncode, done.stdout) == (0, "run\n"), done.stderr
+
+
+STEP = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+ONE_PER_HOST = {**STEP, "SLURM_STEP_TASKS_PER_NODE": "1(x4)"}
+AURORA = {"PALS_RANKID": "0", "PALS_LOCAL_RANKID": "0", "PALS_LOCAL_SIZE": "12", "PALS_NODEID": "0"}
+WORKER = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
+BY_NAME = ["--hosts", os.uname().nodename, "-n", "1", "true"]
+
+
+def test_one_of_several_tasks_starts_no_world_and_the_first_says_what_to_type(launch, clean_env, subtests):
+    for environ, words, code, said in [
+        ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "4"}, ["true"], 2, "Write `launch -n 4 true`, without srun;"),
+        ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "4"}, ["-n", "2", "true"], 2, "Write `launch -n 2 true`, without srun;"),
+        (ONE_PER_HOST, ["true"], 2, "start a world in each of 4 tasks, on the same hosts (from SLURM_PROCID)"),
+        (ONE_PER_HOST, ["true"], 2, "Write `launch true`, without srun; to launch in one task alone, `env -u SLURM_PR"),
+        ({**ONE_PER_HOST, "SLURM_PROCID": "2", "SLURM_NODEID": "2"}, ["true"], 2, ""),
+        (AURORA, ["-n", "1", "true"], 2, "in each of several tasks, on the same hosts (from PALS_RANKID)"),
+        (WORKER, ["true"], 2, "Write `launch -n 2 true`, without torchrun; to launch in one task alone, `env -u RANK "),
+        # What the user has named himself, a shell that is no task, leftovers, a rank that starts a launch.
+        (ONE_PER_HOST, BY_NAME, 0, "1 rank on"),
+        ({**ONE_PER_HOST, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}, ["-n", "1", "true"], 0, ""),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, ["-n", "1", "true"], 0, ""),
+        ({"PMI_RANK": "0", "PMI_SIZE": "4"}, ["-n", "1", "true"], 0, ""),
+        ({name: WORKER[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}, ["-n", "1", "true"], 0, ""),
+        ({**WORKER, "EZPZ_LAUNCH_ID": "a"}, ["-n", "1", "true"], 0, ""),
+        (STEP, ["-n", "1", "--dry-run", "true"], 0, ""),
+    ]:
+        with subtests.test(f"{environ} {words}"):
+            done = launch(*words, env={**clean_env, **environ})
+            assert done.returncode == code, done.stderr
+            assert said in done.stderr
+            assert done.stderr.count("\n") == bool(said) or not code
 
 
 def test_a_script_that_writes_a_job_file_is_none(run_cli, clean_env, tmp_path, subtests):
@@ -314,6 +365,16 @@ def test_a_launch_inside_a_rank_of_another_launcher_starts_a_world_of_its_own(la
     tell = "from ezpz.ranks import from_environ; import os; print(*from_environ(os.environ)[:2])"
     done = launch("-n", "3", sys.executable, "-c", tell, env={**clean_env, **outer})
     assert sorted(done.stdout.splitlines()) == ["0 3", "1 3", "2 3"], done.stderr
+
+
+def test_a_program_in_a_task_may_launch_and_a_script_of_the_shell_may_not(run_cli, clean_env, subtests):
+    env = {**clean_env, **ONE_PER_HOST}
+    line = [sys.executable, "-m", "ezpz.launch", "-n", "1", "echo", "it runs"]
+    by_python = [sys.executable, "-c", "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"]
+    for before, code in ((by_python, 0), (["sh", "-c", '"$@"; exit $?', "sh"], 2)):
+        with subtests.test(before[0]):
+            done = run_cli([*before, *line], env)
+            assert (done.returncode, done.stdout) == (code, "it runs\n" * (not code)), done.stderr
 
 
 def test_a_list_of_hosts_that_no_variable_holds_stays_in_the_shell():

@@ -36,6 +36,13 @@ def test_every_rank_has_the_contract_the_users_variables_exact_arguments_and_ran
     assert f"launcher ({flavour.mpiexec} on PATH)" in done.stderr
 
 
+def test_a_launch_in_each_rank_of_a_bare_mpiexec_is_refused_once(flavour, run_cli):
+    line = [flavour.python, *module_line("ezpz.launch")[1:], "echo", "it runs"]
+    done = run_cli(flavour.command(3, line), flavour.bare_env())
+    assert (done.returncode, "it runs" in done.stdout) == (2, False), done
+    assert (done.stdout + done.stderr).count("Write `launch -n 3 echo 'it runs'`, without mpiexec;") == 1
+
+
 @pytest.fixture
 def own_python(flavour, tmp_path):
     """An environment whose ``python3`` lies in another folder than ``mpiexec``, which has one too."""

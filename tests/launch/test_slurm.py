@@ -35,6 +35,19 @@ def test_rank_0_gets_all_of_the_input_and_its_end(slurm, clean_env):
     assert sorted(done.stdout.splitlines()) == ["0 3000000", "1 0"], done.stderr
 
 
+def test_a_launch_in_each_task_of_srun_is_refused_and_one_in_the_shell_of_a_step_is_not(slurm, clean_env):
+    inside = shlex.join([*LAUNCH, "-n", "2", "bash", "-c", "echo rank $RANK"])
+    done = slurm.salloc(["-N2", "-n2"], ["srun", "--kill-on-bad-exit=0", *shlex.split(inside)], clean_env)
+    assert (done.returncode, "rank" in done.stdout) == (2, False), done.stderr
+    assert done.stderr.count("`srun … launch` would start a world in each of 2 tasks") == 1
+    typed = f"echo {shlex.quote(f'{inside}; echo code $?; exit')}"  # into the shell
+    shell = f"{typed} | script -qec 'srun --overlap -N2 -n2 --pty bash --norc' /dev/null"
+    done = slurm.salloc(["-N2", "-n2"], ["bash", "-c", shell], clean_env)
+    assert "rank 0" in done.stdout, done
+    assert "rank 1" in done.stdout
+    assert "code 0" in done.stdout
+
+
 HOSTS_NAMED = {"as granted": ("n01", "n02"), "in another order": ("n02", "n01")}
 
 

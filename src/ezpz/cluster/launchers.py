@@ -18,3 +18,16 @@ NOT_STARTED = ("ibrun",)
 def site_launchers() -> tuple[str, ...]:
     """Return what the table of a site may name as its launcher."""
     return (*dict.fromkeys(name.rstrip("0123456789") for name in FLAVOURS), *NOT_STARTED)
+
+
+# Programs that start ranks, whoever calls them. Debian's alternatives have the name of their MPI behind a dot:
+# mpiexec.mpich, mpirun.openmpi.
+PROGRAMS = (
+    r"(mpiexec|mpirun)(\.(hydra|mpich|openmpi))?|orterun|prterun|srun|aprun|jsrun|ibrun|torchrun|deepspeed|horovodrun"
+    r"|launch"
+)
+PROGRAMS_WITH_VERB = (("ezpz", "launch"), ("accelerate", "launch"), ("colossalai", "run"), ("flux", "run"))
+MODULES = frozenset(("torch.distributed.run", "torch.distributed.launch", "ezpz.launch", "accelerate.commands.launch"))
+# Those that start the ranks of one host, and words by which one on each of several hosts meets the others.
+OF_ONE_HOST = ("torchrun", "torch.distributed.run")
+NAMES_HOSTS = ("--nnodes", "--node_rank", "--node-rank", "--rdzv")

@@ -10,6 +10,7 @@ import re
 import shlex
 from itertools import pairwise, takewhile
 
+from ezpz.cluster.launchers import MODULES, NAMES_HOSTS, OF_ONE_HOST, PROGRAMS, PROGRAMS_WITH_VERB
 from ezpz.errors import EzpzError, UsageError
 from ezpz.files import find_program, open_regular, why_not_run
 
@@ -17,8 +18,8 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Debian's alternatives have the name of their MPI behind a dot: mpiexec.mpich, mpirun.openmpi.
-_LAUNCHERS = r"(mpiexec|mpirun)(\.(hydra|mpich|openmpi))?|orterun|prterun|srun|aprun|jsrun|ibrun"
+    from ezpz.launch.options import LaunchOptions
+
 # Words behind which mpiexec and srun begin the options of their next program: ``a : -n 1 b``.
 _NEXT_PROGRAM = r"--?(n|np|N|ntasks|host|hosts|H|w|c|wdir|x|env|genv|het-group|bind-to|map-by)(=.*)?|-n[0-9]+"
 _QUEUEING = ("sbatch", "salloc", "qsub")
@@ -26,21 +27,27 @@ _SHELLS = ("bash", "sh", "zsh")
 _HEAD = 16384  # bytes
 
 
-def refuse_other_launchers(command: Sequence[str], typed: str) -> None:
+def refuse_other_launchers(command: Sequence[str], typed: str, options: LaunchOptions | None = None) -> None:
     """Refuse a command that starts ranks or queues jobs itself, as each rank would, or that is several programs.
+
+    One torchrun alone is started, and one per host whose words name the hosts; ``env`` in front starts anything.
 
     Args:
         command: The program and its words.
         typed: What stands in front of a command, such as ``launch``.
+        options: Those of launch in front of it; None where there are none.
 
     Raises:
         UsageError: It is one.
     """
     program = os.path.basename(command[0]) if command else ""
-    if re.fullmatch(_LAUNCHERS, program):
+    named = _words_of_launcher(command)
+    if named and not _is_one_per_host(command[:named], command[named:], options):
+        shown = shlex.join([program, *command[1:named]])
         raise UsageError(
-            f"{program} as the command (from the command line) starts ranks itself, and every rank would start it; "
-            f"expected the program alone. {_instead(command[1:], typed)}"
+            f"{shown} as the command (from the command line) starts ranks itself, and every rank would start it; "
+            f"expected the program alone. {_instead(command[named:], typed)} `{typed} env {shown} …` runs it "
+            "all the same."
         )
     if program in _QUEUEING:
         raise UsageError(
@@ -70,12 +77,36 @@ def _several_programs(command: Sequence[str]) -> bool:
     return any(word == ":" and re.fullmatch(_NEXT_PROGRAM, behind) for word, behind in pairs)
 
 
+def _words_of_launcher(command: Sequence[str]) -> int:
+    """Return how many words name a launcher, as ``torchrun`` and ``python3 -m ezpz.launch`` do; 0 for none."""
+    program = os.path.basename(command[0]) if command else ""
+    if re.fullmatch(PROGRAMS, program):
+        return 1
+    if (program, *command[1:2]) in PROGRAMS_WITH_VERB:
+        return 2
+    if program.startswith("python"):
+        module = next((at for at, word in enumerate(command[1:], 1) if word == "-m" or not word.startswith("-")), 0)
+        if module and command[module] == "-m" and MODULES.intersection(command[module + 1 : module + 2]):
+            return module + 2
+    return 0
+
+
+def _is_one_per_host(launcher: Sequence[str], words: Sequence[str], options: LaunchOptions | None) -> bool:
+    """Tell whether a launcher of one host is started once, or once per host and is told of the others."""
+    if options is None or os.path.basename(launcher[-1]) not in OF_ONE_HOST:
+        return False
+    return options.ranks == 1 or (options.per_host == 1 and any(word.startswith(NAMES_HOSTS) for word in words))
+
+
 def _instead(words: Sequence[str], typed: str) -> str:
     """Return what to type for the words behind another launcher, which `launch` mostly understands."""
     from ezpz.launch.options import parse
 
     try:
         command = () if {"-h", "--help"} & set(words) else parse(words, {}).command  # they print a page
+        while behind := _words_of_launcher(command):  # `srun launch COMMAND`: the words of the innermost
+            words = command[behind:]
+            command = parse(words, {}).command
         understood = bool(command) and not _several_programs(command)
     except EzpzError:
         understood = False

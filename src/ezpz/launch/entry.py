@@ -22,6 +22,7 @@ from ezpz.launch.command import refuse_other_launchers, why_missing, with_python
 from ezpz.launch.limits import shortage
 from ezpz.launch.options import LaunchOptions, parse, print_help
 from ezpz.launch.session import Session, say
+from ezpz.launch.tasks_around import refuse_as_task
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _open_standard_files()
         with Raising(), Deferring(FOR_RANKS):  # these wait for the supervisor
             words = sys.argv[1:] if argv is None else argv
-            return ending_with_the_reader(lambda: _launch(_read(words)) if words else _show_help())
+            return ending_with_the_reader(lambda: _launch(_read(words), words) if words else _show_help())
     except EzpzError as error:
         return end_with(error)
     except Exception as error:  # noqa: BLE001  # whatever it is, it has killed the ranks, and one line reports it
@@ -89,8 +90,11 @@ def _show_help() -> int:
     return UsageError.exit_code
 
 
-def _launch(options: LaunchOptions) -> int:
-    refuse_other_launchers(options.command, "launch")
+def _launch(options: LaunchOptions, typed: Sequence[str]) -> int:
+    refuse_other_launchers(options.command, "launch", options)
+    refused = refuse_as_task(options, typed, os.environ) if options.starts_ranks else 0
+    if refused:
+        return refused
     session = Session(options)
     # A launch inside a rank of another one has nothing to do with the job.
     if not os.environ.get("EZPZ_CHAIN") or "EZPZ_LAUNCH_ID" in os.environ or not options.starts_ranks:
