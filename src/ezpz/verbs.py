@@ -70,7 +70,7 @@ VERBS = {
     "why": ("ezpz.cli.why", "say why a launch ended as it did, and what to try", "Why a run ended"),
     "checkpoint": (
         "ezpz.cli.checkpoint",
-        "verify checkpoints: are their files as they were written?",
+        "verify checkpoints (are their files as they were written?), or export the weights of one",
         "Checkpoints",
     ),
     "compare": (

@@ -13,9 +13,11 @@ import pytest
 import torch
 from small_llama import CLIP, Llama, adamw, batch_of, build, group_of_ranks, mean_loss, share_of, world_mean
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 import ezpz
-from ezpz.checkpoint import Checkpoints, choose, describe, find_latest, storage
+from ezpz.checkpoint import Checkpoints, choose, describe, export, find_latest, storage
+from ezpz.dist.whole_tensors import gathered
 from ezpz.errors import EzpzError, UsageError
 
 __all__ = ["group_of_ranks"]  # a fixture, which pytest finds by its name here
@@ -85,6 +87,19 @@ class Run:
         return losses
 
 
+def exported_as_plain(checkpoint, model, target):
+    """Compare an export, which rank 0 alone makes, with the model of all ranks."""
+    whole = {name: gathered(weight) for name, weight in get_model_state_dict(model).items()}
+    if ezpz.get_rank() == 0:
+        export(checkpoint, target)
+        plain, alone = torch.load(target, weights_only=True), build(13, **SIZES)
+        assert list(plain) == list(alone.state_dict())
+        alone.load_state_dict(plain)
+        for name, weight in alone.state_dict().items():
+            assert torch.equal(weight, whole[name])
+            assert weight.dtype == whole[name].dtype == plain[name].dtype
+
+
 def is_equal(ours, reference):
     assert ours == reference
 
@@ -118,6 +133,7 @@ def test_a_run_goes_on_bitwise_with_the_same_ranks(case, tmp_path):
     other = Run(case, folder, seed=12)
     assert other.checkpoints.load(path) == BEFORE
     assert other.state() == saved
+    exported_as_plain(path, other.model, tmp_path / "weights.pt")
     agree = near if case in ADDS_ANEW and WORLD > 2 else is_equal
     agree(other.train(BEFORE, AFTER), unbroken)
     if ezpz.get_rank() == 0:

@@ -224,11 +224,11 @@ def test_an_export_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     (tmp_path / ".out.0badcafe.tmp").mkdir()  # of a process that was killed
     calls = []
 
-    def full(shapes, dtype):
-        calls.append(shapes)
+    def full(weights):
+        calls.append(weights)
         if len(calls) > 2:
             raise OSError(28, "No space left on device")
-        return header(shapes, dtype)
+        return header(weights)
 
     header = safetensors_files.header_of
     monkeypatch.setattr(safetensors_folder.files, "header_of", full)

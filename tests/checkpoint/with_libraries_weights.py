@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from transformers import LlamaConfig as TheirConfig
 
-from ezpz.checkpoint import export_hugging_face, import_hugging_face
+from ezpz.checkpoint import Checkpoints, export, export_hugging_face, import_hugging_face
 from ezpz.models import Llama, LlamaConfig, llama_layout
 
 SIZES = {"vocab_size": 300, "dim": 64, "n_layers": 2, "n_heads": 8, "ffn_dim": 96, "max_seq_len": 128}
@@ -71,3 +71,19 @@ def test_files_are_as_the_library_of_the_format_reads_them(tmp_path):
     for ours, name in layout.names.items():
         assert torch.equal(read[name], layout.to_theirs(ours, model.state_dict()[ours]).half())
     assert json.loads((folder / "config.json").read_text())["torch_dtype"] == "float16"
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_checkpoint_of_their_model_becomes_a_folder_of_theirs(tmp_path, tied):
+    config = TheirConfig(
+        vocab_size=300, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=8
+    )
+    config.tie_word_embeddings = tied
+    torch.manual_seed(4)
+    model = LlamaForCausalLM(config).bfloat16()
+    export(Checkpoints(tmp_path / "run", model=torch.compile(model)).save(1), tmp_path / "llama")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "llama", dtype="auto")
+    assert isinstance(again, LlamaForCausalLM)
+    assert again.dtype == torch.bfloat16
+    for name, weight in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], weight), name

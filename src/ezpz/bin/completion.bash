@@ -90,7 +90,7 @@ _ezpz_options() { # VERB
     ;;
   checkpoint)
     ezpz_words=''
-    ezpz_words+=' -h --help'
+    ezpz_words+=' -h --help --to --overwrite'
     ;;
   compare)
     ezpz_words=''
@@ -203,6 +203,7 @@ _ezpz_value() { # VERB:OPTION
   export:-o | export:--output) ezpz_kind='files' ;;
   startup:--last) ezpz_kind='nothing' ;;
   why:--logs) ezpz_kind='files' ;;
+  checkpoint:--to) ezpz_kind='files' ;;
   compare:--metric) ezpz_kind='nothing' ;;
   compare:--width) ezpz_kind='nothing' ;;
   compare:-o | compare:--output) ezpz_kind='folders' ;;
@@ -236,7 +237,7 @@ _ezpz_argument() { # VERB
   startup) ezpz_kind='runs' ;;
   stacks) ezpz_kind='launches' ;;
   why) ezpz_kind='runs' ;;
-  checkpoint) ezpz_kind='words verify' ;;
+  checkpoint) ezpz_kind='words verify export' ;;
   compare) ezpz_kind='runs' ;;
   doctor) ezpz_kind='files' ;;
   sites) ezpz_kind='sites' ;;

@@ -22,7 +22,7 @@ _ezpz_verbs() {
     'startup:show where the time to the first step went, and who held up whom'
     'stacks:show where every rank of a running launch is now'
     'why:say why a launch ended as it did, and what to try'
-    'checkpoint:verify checkpoints: are their files as they were written?'
+    'checkpoint:verify checkpoints (are their files as they were written?), or export the weights of one'
     'compare:show what runs have set differently, and where their curves part'
     'benchmark:run the trainers one after another and show what each reached'
     'where:show scheduler, hosts, devices and site, each with its source'
@@ -299,7 +299,9 @@ _ezpz_arguments() { # VERB
     specs=(
       '(-h --help)-h[show this help message and exit]'
       '(-h --help)--help[show this help message and exit]'
-      '*:checkpoint:(verify)'
+      '(--to)--to[FILE.safetensors, FILE.pt, or a folder that Hugging Face'\''s …]:to:_files'
+      '(--overwrite)--overwrite[replace what is there]'
+      '*:checkpoint:(verify export)'
     )
     ;;
   compare)

@@ -21,6 +21,7 @@ import torch
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
 from ezpz.checkpoint import optimizers
+from ezpz.checkpoint.hugging_face_config import hugging_face_config
 from ezpz.checkpoint.layout import source_of
 from ezpz.checkpoint.packing import pack, unpack
 from ezpz.checkpoint.storage import places_of
@@ -160,6 +161,9 @@ class Contents(NamedTuple):
             objects["schedule"] = self.schedule.state_dict()
         if self.optimizer is not None:
             objects["groups"] = optimizers.group_options(self.optimizer)
+        config = hugging_face_config(self.model)
+        if config:
+            objects["hugging_face_config"] = config
         return pack(objects, "the schedule or the options of the optimizer")
 
     def random(self) -> torch.Tensor:

@@ -249,16 +249,17 @@ def export_hugging_face(
     together.agree(refuse_export(folder, word, shard_bytes) if together.rank == 0 else None)
     state = get_model_state_dict(model)
     together.agree(refuse_model(state, layout))
-    shapes = {theirs: tuple(state[ours].shape) for ours, theirs in layout.names.items()}
-    writer = FolderWriter(folder, shapes, word, shard_bytes) if together.rank == 0 else None
+    weights = {theirs: files.Weight(tuple(state[ours].shape), word) for ours, theirs in layout.names.items()}
+    writer = FolderWriter(folder, weights, shard_bytes) if together.rank == 0 else None
     for ours, theirs in layout.names.items():
         whole = gathered(state[ours])
         if writer is not None:
             writer.put(theirs, layout.to_theirs(ours, whole.to("cpu")))
-    error = together.broadcast(writer.finish(layout.config) if writer is not None else None)
+    config = {**layout.config, "torch_dtype": word}
+    error = together.broadcast(writer.finish(config) if writer is not None else None)
     if error is not None:
         raise error
-    logger.info(f"exported {folder}: {len(shapes)} weights in {word}")
+    logger.info(f"exported {folder}: {len(weights)} weights in {word}")
     return folder
 
 

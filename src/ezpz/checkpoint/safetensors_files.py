@@ -31,8 +31,11 @@ __all__ = [
     "ALONE",
     "FORMATS",
     "INDEX",
+    "WRITTEN",
     "Entry",
     "UnreadableError",
+    "Weight",
+    "bytes_of",
     "find_entries",
     "header_of",
     "index_of",
@@ -44,6 +47,21 @@ ALONE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FORMATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+# Name of torch's number format to its word and bytes there. What is imported is one of `FORMATS`.
+WRITTEN = {name: (word, _BYTES[name]) for word, name in FORMATS.items()} | {
+    "float64": ("F64", 8),
+    "int64": ("I64", 8),
+    "int32": ("I32", 4),
+    "int16": ("I16", 2),
+    "int8": ("I8", 1),
+    "uint64": ("U64", 8),
+    "uint32": ("U32", 4),
+    "uint16": ("U16", 2),
+    "uint8": ("U8", 1),
+    "bool": ("BOOL", 1),
+    "float8_e4m3fn": ("F8_E4M3", 1),
+    "float8_e5m2": ("F8_E5M2", 1),
+}
 _MOST = 100_000_000  # bytes of a header, as the library has it
 
 
@@ -71,40 +89,65 @@ class Entry(NamedTuple):
     problem: str = ""
 
 
-def planned(shapes: Mapping[str, tuple[int, ...]], dtype: str, shard_bytes: int) -> list[tuple[str, list[str]]]:
+class Weight(NamedTuple):
+    """What is to be written of a tensor.
+
+    Attributes:
+        shape: Of the tensor.
+        dtype: Name of torch's number format, one of `WRITTEN`.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def size(self) -> int:
+        """Return its bytes."""
+        return prod(self.shape) * WRITTEN[self.dtype][1]
+
+
+def planned(weights: Mapping[str, Weight], shard_bytes: int) -> list[tuple[str, list[str]]]:
     """Return the names of files, each with the tensors in it: as many as fit, in their order, at least one."""
     groups: list[list[str]] = [[]]
     room = shard_bytes
-    for name, shape in shapes.items():
-        size = prod(shape) * _BYTES[dtype]
-        if groups[-1] and size > room:
+    for name, weight in weights.items():
+        if groups[-1] and weight.size() > room:
             groups.append([])
             room = shard_bytes
         groups[-1].append(name)
-        room -= size
+        room -= weight.size()
     if len(groups) == 1:
         return [(ALONE, groups[0])]
     return [(f"model-{number:05d}-of-{len(groups):05d}.safetensors", group) for number, group in enumerate(groups, 1)]
 
 
-def header_of(shapes: Mapping[str, tuple[int, ...]], dtype: str) -> bytes:
+def header_of(weights: Mapping[str, Weight]) -> bytes:
     """Return the beginning of a file of these tensors, whose bytes follow it in this order."""
-    word = next(word for word, name in FORMATS.items() if name == dtype)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     begin = 0
-    for name, shape in shapes.items():
-        end = begin + prod(shape) * _BYTES[dtype]
-        header[name] = {"dtype": word, "shape": list(shape), "data_offsets": [begin, end]}
+    for name, weight in weights.items():
+        end = begin + weight.size()
+        header[name] = {
+            "dtype": WRITTEN[weight.dtype][0],
+            "shape": list(weight.shape),
+            "data_offsets": [begin, end],
+        }
         begin = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
-def index_of(plan: list[tuple[str, list[str]]], shapes: Mapping[str, tuple[int, ...]], dtype: str) -> str:
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a tensor on the CPU."""
+    import torch
+
+    return memoryview(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def index_of(plan: list[tuple[str, list[str]]], weights: Mapping[str, Weight]) -> str:
     """Return the content of the index of several files."""
     places = {name: file for file, names in plan for name in names}
-    total = sum(prod(shape) for shape in shapes.values()) * _BYTES[dtype]
+    total = sum(weight.size() for weight in weights.values())
     return json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}, indent=2) + "\n"
 
 

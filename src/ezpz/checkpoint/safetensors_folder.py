@@ -23,10 +23,10 @@ __all__ = ["FolderWriter"]
 class FolderWriter:
     """Writes tensors that come one by one into a hidden folder, which gets its name at the end."""
 
-    def __init__(self, folder: Path, shapes: Mapping[str, tuple[int, ...]], word: str, shard_bytes: int) -> None:
-        self._folder, self._shapes, self._word = folder, shapes, word
+    def __init__(self, folder: Path, weights: Mapping[str, files.Weight], shard_bytes: int) -> None:
+        self._folder, self._weights = folder, weights
         self._hidden = folder.with_name(f".{folder.name}.{token_hex(4)}.tmp")
-        self._plan = files.planned(shapes, word, shard_bytes)
+        self._plan = files.planned(weights, shard_bytes)
         self._first = {names[0]: (file, names) for file, names in self._plan}
         self._last = {names[-1] for _, names in self._plan}
         self._file: Any = None
@@ -37,14 +37,23 @@ class FolderWriter:
         """Write a tensor; after a failure nothing, because the other ranks continue until the end."""
         self._guarded(self._put, name, tensor)
 
-    def finish(self, config: Mapping[str, Any]) -> EzpzError | None:
-        """Give the folder its name, or remove it and return what went wrong."""
-        self._guarded(self._finish, config)
+    def finish(self, config: Mapping[str, Any] | None, *, replace: bool = False) -> EzpzError | None:
+        """Give the folder its name, or remove it and return what went wrong.
+
+        Args:
+            config: Content of ``config.json``; None for none.
+            replace: Whether to remove the files of a folder that is there.
+        """
+        self._guarded(self._finish, config, replace)
         if self._error is not None:
-            if self._file is not None:
-                self._file.close()
-            shutil.rmtree(self._hidden, ignore_errors=True)
+            self.give_up()
         return self._error
+
+    def give_up(self) -> None:
+        """Remove what was written."""
+        if self._file is not None:
+            self._file.close()
+        shutil.rmtree(self._hidden, ignore_errors=True)
 
     def _guarded(self, action: Callable[..., None], *args: Any) -> None:
         if self._error is not None:
@@ -68,20 +77,21 @@ class FolderWriter:
         if name in self._first:
             file, names = self._first[name]
             self._file = (self._hidden / file).open("wb")
-            self._file.write(files.header_of({each: self._shapes[each] for each in names}, self._word))
-        data = tensor.to(getattr(torch, self._word)).contiguous().reshape(-1).view(torch.uint8)
-        self._file.write(memoryview(data.numpy()))
+            self._file.write(files.header_of({each: self._weights[each] for each in names}))
+        self._file.write(files.bytes_of(tensor.to(getattr(torch, self._weights[name].dtype))))
         if name in self._last:
             self._close(self._file)
 
-    def _finish(self, config: Mapping[str, Any]) -> None:
-        texts = {"config.json": json.dumps({**config, "torch_dtype": self._word}, indent=2) + "\n"}
+    def _finish(self, config: Mapping[str, Any] | None, replace: bool) -> None:
+        texts = {} if config is None else {"config.json": json.dumps(config, indent=2) + "\n"}
         if len(self._plan) > 1:
-            texts[files.INDEX] = files.index_of(self._plan, self._shapes, self._word)
+            texts[files.INDEX] = files.index_of(self._plan, self._weights)
         for name, text in texts.items():
             file = (self._hidden / name).open("wb")
             file.write(text.encode())
             self._close(file)
+        for old in self._folder.iterdir() if replace and self._folder.is_dir() else ():
+            old.unlink()
         self._hidden.rename(self._folder)
 
     @staticmethod

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from ezpz.checkpoint.small_collectives import Together
 
-__all__ = ["StorageError", "files_of", "places_of", "read", "read_metadata", "write"]
+__all__ = ["StorageError", "WholeTensors", "files_of", "places_of", "read", "read_metadata", "write"]
 
 _METADATA = ".metadata"
 _LARGEST = 1 << 30  # bytes of it
@@ -122,6 +122,68 @@ def places_of(metadata: Any) -> dict[tuple[str, ...], Any]:
     """Return the path of every tensor in the nested dictionaries that were saved, with its size and format."""
     tensors = metadata.state_dict_metadata
     return {tuple(map(str, path)): tensors[key] for key, path in metadata.planner_data.items() if key in tensors}
+
+
+class WholeTensors:
+    """The tensors of a checkpoint, read as a whole and one at a time, by one process and whatever ranks wrote them.
+
+    Attributes:
+        places: Path of every tensor in the nested dictionaries that were saved, to its size and format.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Read ``.metadata``.
+
+        Raises:
+            StorageError: It cannot be read, or is no such file.
+        """
+        self._folder, self._metadata = folder, read_metadata(folder)
+        self._shards = _Shards(folder)
+        self._keys = {tuple(map(str, path)): key for key, path in self._metadata.planner_data.items()}
+        self.places = places_of(self._metadata)
+
+    def read(self, path: tuple[str, ...]) -> torch.Tensor:
+        """Return a tensor on the CPU. In memory are it and, twice, the largest of its parts.
+
+        Raises:
+            StorageError: A file cannot be read, or is damaged.
+        """
+        key = self._keys[path]
+        kind = self._metadata.state_dict_metadata[key]
+        try:
+            whole = torch.empty(kind.size, dtype=kind.properties.dtype, device="cpu")
+            filled = sum(self._fill(whole, key, chunk) for chunk in kind.chunks)
+        except (RuntimeError, ValueError, LookupError, TypeError, MemoryError) as error:
+            raise StorageError(f"{_METADATA} is damaged: {'/'.join(path)}: {_in_words(error)}") from None
+        if filled != whole.numel():
+            raise StorageError(f"{_METADATA} is damaged: {'/'.join(path)} has {filled} of {whole.numel()} numbers")
+        return whole
+
+    def _fill(self, whole: torch.Tensor, key: str, chunk: Any) -> int:
+        """Read a part of a tensor, and return how many numbers it has."""
+        place = self._metadata.storage_data[dcp.metadata.MetadataIndex(key, chunk.offsets)]
+        part, into = self._part(place), whole
+        for dimension, (begin, size) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
+            into = into.narrow(dimension, begin, size)
+        if part.shape != into.shape or part.dtype != whole.dtype:
+            raise StorageError(f"{place.relative_path} is damaged: what it holds of {key} is another tensor")
+        into.copy_(part)
+        return part.numel()
+
+    def _part(self, place: Any) -> torch.Tensor:
+        name = place.relative_path
+        try:
+            with self._shards.create_stream(self._folder / name, "rb") as file:
+                file.seek(place.offset)
+                data = io.BytesIO(file.read(place.length))
+                found = torch.load(data, map_location="cpu", weights_only=True)
+        except OSError as error:
+            raise StorageError(f"{name}: {error.strerror or error}") from None
+        except (RuntimeError, ValueError, EOFError, LookupError, OverflowError, MemoryError) as error:
+            raise StorageError(f"{name} is damaged: {_in_words(error)}") from None
+        if type(found) is not torch.Tensor:
+            raise StorageError(f"{name} {NOT_PLAIN}")
+        return found
 
 
 class _Unpickler(pickle.Unpickler):

@@ -1,4 +1,6 @@
-"""Run ``ezpz checkpoint verify``: compare the files of checkpoints with the digests that were saved with them."""
+"""Run ``ezpz checkpoint``: ``verify`` compares the files of checkpoints with the digests that were saved with them,
+``export`` writes the weights of one as other programs read them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ezpz.checkpoint.digests import objections
-from ezpz.checkpoint.finding import SET_ASIDE, base_of, is_folder, is_there
+from ezpz.checkpoint.finding import SET_ASIDE, base_of, is_folder, is_there, newest_first
 from ezpz.checkpoint.manifest import NAME, Damaged, Unusable, check_files, read_manifest
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
@@ -20,28 +22,81 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _OPTIONS = (
-    option("action", choices=("verify",), metavar="verify", help="compare every file with its SHA-256"),
+    option(
+        "action",
+        choices=("verify", "export"),
+        metavar="verify|export",
+        help="compare every file with its SHA-256; or write the weights of the newest checkpoint of one run",
+    ),
     option(
         "folders",
         nargs="*",
         metavar="RUN",
         help=f"a checkpoints folder, one checkpoint, or {RUN_HELP}",
     ),
+    option(
+        "--to",
+        metavar="FILE",
+        group="export",
+        help="FILE.safetensors, FILE.pt, or a folder that Hugging Face's from_pretrained reads",
+    ),
+    option("--overwrite", action="store_true", group="export", help="replace what is there"),
 )
-_ABOUT = "Nothing is changed, and torch is not needed."
-_EXAMPLES = (("ezpz checkpoint verify outputs/fsdp/2026-11-20-165036", "all checkpoints of a run"),)
+_ABOUT = "A checkpoint is left as it is. To verify needs no torch; an export runs in this process, without devices."
+_EXAMPLES = (
+    ("ezpz checkpoint verify outputs/fsdp/2026-11-20-165036", "all checkpoints of a run"),
+    ("ezpz checkpoint export fsdp --to weights.safetensors", "the newest checkpoint of the newest run of that name"),
+)
 _EXITS = (
-    ("0", "all are sound"),
-    ("1", "one is damaged"),
-    ("2", "RUN is no checkpoint and holds none, or one cannot be read"),
+    ("0", "all are sound; the export is written"),
+    ("1", "one is damaged; the export cannot be written"),
+    ("2", "RUN is no checkpoint and holds none, or one cannot be read; the export's is damaged, or FILE is there"),
 )
 
 
 def main(argv: Sequence[str]) -> int:
-    """Verify checkpoints, a line each, and return the exit code."""
-    usage = "verify [RUN ...]"
+    """Verify checkpoints, a line each, or export one, and return the exit code."""
+    usage = "verify [RUN ...]\n       ezpz checkpoint export [RUN] --to FILE"
     parser = make_verb_parser("checkpoint", _OPTIONS, _ABOUT, usage=usage, examples=_EXAMPLES, exits=_EXITS)
-    return run_verb(parser, argv, _verify_all)
+    return run_verb(parser, argv, lambda options: _DO[options.action](options))
+
+
+def _export(options: Namespace) -> int:
+    """Export the checkpoint that is meant, say what was written, and return the exit code."""
+    if not options.to or len(options.folders) > 1:
+        what = "no --to" if not options.to else f"{len(options.folders)} runs"
+        raise UsageError(
+            f"{what} (from the command line); expected one run, and where to write its weights. Type `ezpz checkpoint "
+            f"export {options.folders[0] if options.folders else 'RUN'} --to weights.safetensors`."
+        )
+    folder = _folder(options.folders[0]) if options.folders else newest_here()
+    source = f"{options.folders[0]} (from the command line)" if options.folders else f"{folder} (the newest run)"
+    from ezpz.checkpoint.exporting import export
+
+    done = export(_newest_in(folder, source), options.to, overwrite=options.overwrite)
+    for remark in done.remarks:
+        say(sys.stderr, f"ezpz: {remark}", "backslashreplace")
+    size = f"{done.tensors} tensors, {done.size / 1e6:.1f} MB"
+    _line("exported", done.path, f"step {done.step}, {size}")
+    return 0
+
+
+def _newest_in(folder: Path, source: str) -> Path:
+    """Return the checkpoint that a folder is, or the newest one that it holds.
+
+    Raises:
+        UsageError: There is none, or the newest is damaged.
+    """
+    if _checkpoints_in(folder, source, "export") == [folder]:
+        return folder
+    damaged: list[tuple[Path, Unusable]] = []
+    sound = next(newest_first(folder, lambda path, reason: damaged.append((path, reason))), None)
+    lost = next(((path, reason) for path, reason in damaged if isinstance(reason, Damaged)), None)
+    if sound is not None and lost is None:
+        return sound
+    path, reason = lost or damaged[0]
+    older = f"To export an older one, name it: {sound}." if sound else "No other is complete."
+    raise UsageError(f"cannot export {path}: {reason}; expected a complete checkpoint. {older}")
 
 
 def _verify_all(options: Namespace) -> int:
@@ -76,12 +131,13 @@ def _verify_in(folder: Path, found: Sequence[Path]) -> int:
     return _worst(codes) if codes else 1
 
 
-def _checkpoints_in(folder: Path, source: str) -> list[Path]:
+def _checkpoints_in(folder: Path, source: str, verb: str = "verify") -> list[Path]:
     """Return the checkpoints that a folder is or holds, whole or not, those that were set aside too.
 
     Args:
         folder: The folder.
         source: What was named, and where, for the error.
+        verb: What is to be done, for the error.
 
     Raises:
         UsageError: There are none.
@@ -101,7 +157,7 @@ def _checkpoints_in(folder: Path, source: str) -> list[Path]:
     found = [path for path in inside if (_is_named_as_one(path) or is_there(path / NAME)) and path.name[0] != "."]
     if not found:
         raise UsageError(
-            f"no checkpoint to verify in {source}: {problem or 'it holds none'}; expected a run "
+            f"no checkpoint to {verb} in {source}: {problem or 'it holds none'}; expected a run "
             "folder, its checkpoints folder, or one checkpoint. `ezpz runs` lists runs."
         )
     return found
@@ -147,3 +203,6 @@ def _lacks_manifest(path: Path) -> bool:
 
 def _line(word: str, path: Path, text: str) -> None:
     say(sys.stdout, f"{word:<11}{path}: {text}", "backslashreplace")
+
+
+_DO = {"verify": _verify_all, "export": _export}
