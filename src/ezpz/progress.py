@@ -540,6 +540,18 @@ def take_spent() -> dict[str, float]:
     return spent
 
 
+def spend(name: str, seconds: float) -> None:
+    """Keep seconds under a name as if they had been spent in a block of it, and not in the one around it."""
+    if _entered and _entered[-1]:
+        _spent[_entered[-1]] = _spent.get(_entered[-1], 0.0) - seconds
+    _spent[name] = _spent.get(name, 0.0) + seconds
+
+
+def in_block() -> bool:
+    """Tell whether the innermost block that the main thread is in keeps its seconds."""
+    return bool(_entered and _entered[-1])
+
+
 def has_spent() -> bool:
     """Tell whether `take_spent` has something to return, or to end."""
     return bool(_spent) or any(_entered)

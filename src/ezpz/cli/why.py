@@ -71,7 +71,7 @@ def _why(options: Namespace) -> int:
     if options.logs:
         return _why_by_logs(options)
     facts = _facts(options.launch)
-    _look_at_losses(facts)
+    _look_at_rows(facts)
     causes = [_with_resume(facts, cause) for cause in diagnose(facts)]
     if options.json:
         show(json.dumps(_as_json(facts, causes), indent=2))
@@ -181,9 +181,9 @@ def _with_resume(facts: Facts, cause: Cause) -> Cause:
     return replace(cause, consequences=(*cause.consequences, saved), advice=words.get("next", ""))
 
 
-def _look_at_losses(facts: Facts) -> None:
-    """Count the steps, and find what stands out in the losses, of a run that had no time for it: one that runs, was
-    killed or exited.
+def _look_at_rows(facts: Facts) -> None:
+    """Count the steps, and find what stands out in losses and times, of a run that had no time for it: one that runs,
+    was killed or exited.
     """
     if not facts.run_folder or "findings" in facts.run.raw:
         return
@@ -191,9 +191,11 @@ def _look_at_losses(facts: Facts) -> None:
         from ezpz.track.loss_findings import curve_findings
         from ezpz.track.run_reader import open_run
         from ezpz.track.steps import steps_of
+        from ezpz.view.slow_steps import slow_findings
 
         run = open_run(facts.run_folder)
-        facts.run = facts.run.changed(findings=curve_findings(run), steps=steps_of(run.table).made)
+        found = [*curve_findings(run), *slow_findings(run)]
+        facts.run = facts.run.changed(findings=found, steps=steps_of(run.table).made)
     except (EzpzError, ImportError, ValueError, TypeError, KeyError):  # no journal, or a damaged one: it says nothing
         return
 
@@ -205,7 +207,7 @@ def _text(facts: Facts, causes: Sequence[Cause]) -> Iterator[str]:
     yield from hanging("", visible(_head(facts)))
     serious = [cause for cause in causes if cause.certainty > Certainty.FINDING]
     findings = [cause for cause in causes if cause.certainty <= Certainty.FINDING]
-    if not serious:
+    if not serious and not (findings and _went_well(facts)):
         yield ""
         yield from hanging("", visible(_no_cause(facts)))
     for cause in serious:
@@ -235,6 +237,11 @@ def _head(facts: Facts) -> str:
     code = f" with {launch.exit_code}" if launch.exit_code is not None else ""
     size = f"{ranks} rank{'s' * (ranks != 1)}" + (f" on {hosts} hosts" if hosts > 1 else "")
     return f"{launch.state or 'state unknown'}{code}{took}: {words} ({size}, {when}, id {launch.launch_id or '?'})"
+
+
+def _went_well(facts: Facts) -> bool:
+    """Tell whether nothing has ended the launch or run early, as far as is known."""
+    return not facts.of_logs and (facts.launch.state or facts.run.state) in {"finished", "exited", "running"}
 
 
 def _no_cause(facts: Facts) -> str:

@@ -36,6 +36,9 @@ __all__ = [
 ]
 
 
+_SENTENCE = text()
+
+
 class RecordingRanks(Stored):
     """Who the process that records is.
 
@@ -145,11 +148,12 @@ class JournalEnds(Stored):
 
 
 class Finding(Stored):
-    """What stands out in the losses or batches of a run; docs/why.md says more.
+    """What stands out in the losses, batches or times of a run; docs/why.md says more.
 
     Attributes:
-        kind: ``non-finite-loss``, ``loss-spike``, ``loss-still`` or ``same-batches``.
-        key: The metric, or ``batches``.
+        kind: ``non-finite-loss``, ``loss-spike``, ``loss-still`` or ``same-batches``; of times ``slower-steps``,
+            ``slow-every`` or ``slow-part``.
+        key: The metric, ``batches`` or ``steps``.
         rank: The rank; null where all have it alike.
         step: The step.
         value: The value there; one that is not finite is text, as in the journal.
@@ -164,6 +168,10 @@ class Finding(Stored):
         last_step: Of a loss that stands still: the last step.
         different: Of batches: how many different ones were seen.
         looks: Of batches: how often they were looked at.
+        part: Of times: the part of a step that is why, as a section is called; empty where none was measured.
+        share: Of times: the share of the time that this part takes there, from 0 to 1.
+        every: Of times: how many steps lie between two slow ones.
+        seen: Of times: what shows it, in sentences.
     """
 
     kind: str = text_field(LONGEST, default="")
@@ -182,6 +190,10 @@ class Finding(Stored):
     last_step: int | None = number_field(default=None)
     different: int | None = number_field(default=None)
     looks: int | None = number_field(default=None)
+    part: str = text_field(LONGEST, default="")
+    share: float | None = real_field(default=None)
+    every: int | None = number_field(default=None)
+    seen: Sequence[str] = list_field(_SENTENCE, default=())
 
 
 class RunRecord(Stored):
@@ -214,7 +226,8 @@ class RunRecord(Stored):
         speed: How fast it was.
         steps: How many steps of training it has made, those of earlier starts included.
         journal: The first rows of its journal and the last ones.
-        findings: What stands out in the losses and batches.
+        findings: What stands out in the losses, batches and times.
+        loader_workers: How many workers the DataLoader has that was asked last.
         hardware: What the devices did, from ``watch/hardware``.
         paths: What was written, relative to the folder.
         trackers: What trackers need to continue their copies.
@@ -249,6 +262,7 @@ class RunRecord(Stored):
     steps: int | None = number_field(default=None)
     journal: JournalEnds = part_field(JournalEnds, default=JournalEnds())
     findings: Sequence[Finding] = list_field(Part(Finding), default=())
+    loader_workers: int | None = number_field(default=None)
     hardware: HardwareSummary = part_field(HardwareSummary, default=HardwareSummary())
     paths: dict[str, Any] = json_field(dict, default=EMPTY)
     trackers: dict[str, Any] = json_field(dict, default=EMPTY)

@@ -40,6 +40,7 @@ class Part(NamedTuple):
 
 PARTS = (
     Part("look at the losses", "ezpz.track.loss_findings:note_findings", ("read",)),
+    Part("look at the times of steps", "ezpz.view.slow_steps:note_slow_steps", ("read",)),
     Part("note the speed", "ezpz.track.speed:note_speed", ("read", "stopped")),
     Part("note the steps", "ezpz.track.steps:note_steps", ("read", "stopped")),
     Part("note the ends of the journal", "ezpz.track.journal_ends:note_ends", ("read", "stopped")),

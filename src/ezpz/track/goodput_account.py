@@ -15,6 +15,7 @@ from ezpz.fields import Record, replace
 from ezpz.quantities import duration
 from ezpz.records.run_record import RunRecord
 from ezpz.track.intervals import Interval, one_after_another
+from ezpz.track.step_pauses import COLLECTION, DATA, LOGGING
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -269,9 +270,14 @@ def _by_row(records: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for name, seconds in record.items():
             if name == "first step":
                 continue
-            row = _KNOWN.get(name.lower(), f"section {name}")
+            row = row_of_section(name)
             sums[row] = sums.get(row, 0.0) + seconds
     return sums
+
+
+def row_of_section(name: str) -> str:
+    """Return the row of the account that a section belongs to: ``save``, ``evaluation``, or ``section NAME``."""
+    return _KNOWN.get(name.lower(), f"section {name}")
 
 
 # The interval of saves.
@@ -456,8 +462,13 @@ def _span(
         waited=_filled(columns.get("dtd"), count),
         evaluated=_filled(columns.get("dt_eval"), count),
         saved=_filled(columns.get("dt_save"), count),
-        sections=[(step, seconds) for _, step, _, seconds in sections],
+        sections=[(step, _beside_rows(seconds) if by_loop else seconds) for _, step, _, seconds in sections],
     )
+
+
+def _beside_rows(seconds: dict[str, float]) -> dict[str, float]:
+    """Return seconds of sections without what is in the time of a `Loop`'s step."""
+    return {name: each for name, each in seconds.items() if name not in {COLLECTION, DATA, LOGGING}}
 
 
 def _is_number(value: object) -> bool:

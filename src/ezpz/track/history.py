@@ -11,7 +11,7 @@ from itertools import chain
 from math import isfinite
 from pathlib import Path
 from threading import get_ident
-from time import time
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
@@ -29,6 +29,7 @@ from ezpz.track.guard import guarded, tell, undisturbed
 from ezpz.track.names import holds_validation_only
 from ezpz.track.run_facts import collect_facts, script_name, timeline
 from ezpz.track.run_folder import run_name, state_after
+from ezpz.track.step_pauses import pauses
 from ezpz.track.values import line, plain
 from ezpz.track.writer import Writer
 
@@ -264,11 +265,14 @@ class History(older_calls.OlderCalls):
                 "make a History of its own in it.",
                 on_every_rank=True,
             )
+        begun, collected = monotonic(), pauses.collected
         late: dict[str, Any] = {}
         values = plain(metrics, late)
         share = None if weight is None else weight_of(weight)
         with self._lock:
             row_step, came = self._record(step, values, late, share)
+        if not came:  # else it has waited for the device
+            pauses.updated(begun, collected)
         progress.answer(row_step)  # the row is recorded, should the program end now
         if not summarize:
             return ""
@@ -315,7 +319,7 @@ class History(older_calls.OlderCalls):
             self._look_at_step(row_step)
         came = self._onward.add(row_step, values, late, weight)
         if writer is not None:
-            writer.keep_sections(row_step, now=self._rows == 1)
+            writer.keep_sections(row_step, now=self._rows == 1, waits=not self._is_told)
         if writer is not None and (self._rows == 1 or self._rows % self._window == 0):
             self._look_after(writer)
         return came

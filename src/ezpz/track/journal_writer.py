@@ -279,6 +279,11 @@ class Journal:
             f"wait in memory, at most {_MOST_WAITING >> 20} MB of them, until there is space."
         )
 
+    @property
+    def waits(self) -> bool:
+        """Whether rows wait for space on the disk."""
+        return bool(self._waiting)
+
     def missing(self) -> str:
         """Say which rows are not in the file, those that wait for space too; "" if there are none."""
         with self._lock:

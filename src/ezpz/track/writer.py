@@ -23,6 +23,7 @@ from ezpz.track.guard import guarded, undisturbed
 from ezpz.track.journal_writer import Journal
 from ezpz.track.run_folder import RunFile, make_folder, state_after
 from ezpz.track.run_reader import open_run
+from ezpz.track.step_pauses import DATA, measure, pauses
 from ezpz.track.values import check_key
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _SECTIONS_EVERY = 1.0  # seconds between two records of what sections took
 _SECTIONS_LEAST = 0.001  # seconds: less is worth no record
+_SECTIONS_AT_ONCE = 0.05  # seconds of one row that are recorded with it, so that it is known which row it was
+_ROWS_OF_WAITS = 8  # rows that a record of waits for batches tells of at least: each has waits, and few bytes for them
 
 
 class Writer:
@@ -86,6 +89,7 @@ class Writer:
         self._names = ExportNames()
         self._sections: dict[str, float] = {}  # what they took, by name, and is not in the journal yet
         self._sections_due = 0.0
+        self._rows_of_sections = 0  # since the last such record
         self._last_step = 0
         try:
             self.journal = Journal(self.folder / "metrics.jsonl", self._move)
@@ -111,6 +115,9 @@ class Writer:
         # The thread of `signals` may be at it while the loop still saves: what the loop then adds is written after it.
         self._completing = threading.RLock()
         signals.attach(self._at_signal)
+        with guarded("measure what steps wait for"):
+            measure()
+            pauses.take_waited()  # of what was before this run
 
     def _come_first(self) -> None:
         """Have `_at_exit` called before what is registered already: h5py, once loaded, closes HDF5 in its turn."""
@@ -155,29 +162,45 @@ class Writer:
             if collision:
                 get_logger(__name__).warning(collision)
 
-    def keep_sections(self, step: int, *, now: bool = False) -> None:
-        """Record what sections have taken up to a row, at most once a second.
+    def keep_sections(self, step: int, *, now: bool = False, waits: bool = True) -> None:
+        """Record what sections, and waits for batches, have taken up to a row: at most once a second, but long ones.
 
         Args:
             step: The step of the row.
             now: Record it whenever the last time was.
+            waits: Whether the row does not tell itself how long its step has waited.
         """
         self._last_step = step
+        self._rows_of_sections += 1
         if has_spent():
-            for name, seconds in take_spent().items():
+            spent = take_spent()
+            for name, seconds in spent.items():
                 self._sections[name] = self._sections.get(name, 0.0) + seconds
-        if self._sections and (now or monotonic() >= self._sections_due):
-            if sum(self._sections.values()) < _SECTIONS_LEAST:
+            now = now or sum(spent.values()) >= _SECTIONS_AT_ONCE
+        if not waits:
+            pauses.waited = 0.0
+        if (self._sections or pauses.waited) and (now or monotonic() >= self._sections_due):
+            if not now and not self._sections and self._rows_of_sections < _ROWS_OF_WAITS:
                 return
-            self._sections_due = monotonic() + _SECTIONS_EVERY
-            sections, self._sections = self._sections, {}
-            self.journal.write_sections(step, sections)
+            self._write_sections(step)
+
+    def _write_sections(self, step: int) -> None:
+        """Record what sections and waits have taken up to a row, if that is worth it."""
+        sections, waited = dict(self._sections), pauses.waited
+        if waited:
+            sections[DATA] = sections.get(DATA, 0.0) + waited
+        if sum(sections.values()) < _SECTIONS_LEAST or self.journal.waits:  # for space, which rows need more
+            return
+        self._sections_due = monotonic() + _SECTIONS_EVERY
+        self._sections, self._rows_of_sections = {}, 0
+        pauses.take_waited()
+        self.journal.write_sections(step, sections)
 
     def _keep_last(self) -> None:
         """Record what steps saw and what sections took, as far as that is not recorded yet."""
         self.keep_seen()
         after = take_spent()
-        self.keep_sections(self._last_step, now=True)
+        self._write_sections(self._last_step)
         if sum(after.values()) >= _SECTIONS_LEAST:
             self.journal.write_sections(self._last_step + 1, after)
 
@@ -225,6 +248,9 @@ class Writer:
 
     def look_after(self) -> None:
         """Write down what trackers have reported since, once per window; a full disk is reported elsewhere."""
+        if pauses.workers is not None:
+            self._run.facts["loader_workers"] = pauses.workers
+        measure()  # torch may have been loaded since
         if self._note_trackers():
             with suppress(OSError):
                 self._run.save()

@@ -23,7 +23,7 @@ _SPOKEN = {"non-finite-loss", "same-batches"}
 
 def _rules() -> tuple[Rule, ...]:
     """Return every rule; of two causes of the same certainty, the one of the earlier rule comes first."""
-    from ezpz.why import ends, hang_rules, loss_rules, stack_rules, straggler_rules, waiting_rules
+    from ezpz.why import ends, hang_rules, loss_rules, slow_rules, stack_rules, straggler_rules, waiting_rules
     from ezpz.why.machine import MACHINE_RULES
 
     return (
@@ -49,6 +49,7 @@ def _rules() -> tuple[Rule, ...]:
         loss_rules.of_losses,
         straggler_rules.straggler,
         straggler_rules.waits_for_cores,
+        slow_rules.of_slow_steps,
     )
 
 
