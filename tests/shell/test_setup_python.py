@@ -1,16 +1,19 @@
 """`ezpz_setup_python`: what it plans, what it says, what it leaves behind when something fails."""
 
 import contextlib
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
-from shells import FAKE_PYTHON, ROOT, UTILS, errors, make_environment, tools
+from shells import FAKE_PYTHON, ROOT, SHELLS, UTILS, errors, make_environment, tools
 
 from lab.process import wait_until
+from lab.terminal import open_terminal, shown_by
 
 WHERE = 'printf "%s|%s|%s\\n" "$PATH" "${VIRTUAL_ENV:-}" "$-"'
 
@@ -106,6 +109,59 @@ def test_the_log_says_where_the_base_python_came_from(fake):
     assert f"on {other} (EZPZ_PYTHON, " in result.stderr
 
 
+# ---- an environment beside utils.sh ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def beside(fake, checkout):
+    """A copy of the checkout with an environment that `ezpz_setup_python` has made there; utils.sh of that copy."""
+    utils = checkout / "src/ezpz/bin/utils.sh"
+    assert fake(f"cd '{checkout}' && ezpz_setup_python", utils).returncode == 0
+    yield utils
+    shutil.rmtree(checkout / ".venv")
+
+
+def test_from_another_folder_the_environment_beside_utils_sh_is_used(fake, beside, checkout):
+    plans = fake.plans()
+    result = fake("ezpz_setup_python && type -P python3 || whence -p python3", beside)
+    assert result.stdout == f"{checkout}/.venv/bin/python3\n"
+    assert "(beside this utils.sh)" in result.stderr
+    assert "for an environment of this folder: ezpz_setup_env .venv" in result.stderr
+    assert fake.plans() == plans
+    assert not (fake.cwd / ".venv").exists()
+
+
+@pytest.mark.slow
+def test_what_was_asked_for_goes_before_the_environment_beside_utils_sh(fake, beside, subtests):
+    for args, env in ((".venv", {}), ("", {"EZPZ_VENV_DIR": ".venv"}), ("", {"EZPZ_PYTHON": "python3"})):
+        with subtests.test(args, **env):
+            result = fake(f"ezpz_setup_python {args}", beside, **env)
+            assert f"python3 is {fake.cwd}/.venv/bin/python3" in result.stderr
+            shutil.rmtree(fake.cwd / ".venv")
+    assert f"python3 is {fake.cwd}/.venv" in fake("ezpz_setup_python", beside, EZPZ_TORCH="cpu").stderr
+
+
+# ---- on a terminal --------------------------------------------------------------------------------------------------
+
+
+def test_while_pip_works_a_terminal_shows_one_line(shell):
+    """A private function of utils.sh, since the public one would need a pip that works for seconds."""
+    (shell.cwd / "typed").write_text(
+        "works() { seq -f 'Collecting p%g' 50; sleep 2.5; } >log\n"
+        'given() { if [ -n "${ZSH_VERSION:-}" ]; then emulate -L sh; fi; ezpz__speaking "pip has worked" log works; }\n'
+        f"source '{UTILS}'; given; echo 'that was all'\n"
+    )
+    words = ["setsid", "--ctty", "--wait", *SHELLS[shell.name], "-i"]
+    with open_terminal(60) as (screen, program):
+        os.write(screen, b"source ./typed; exit\n")
+        run = subprocess.Popen(
+            words, cwd=shell.cwd, env=shell.env | {"TERM": "xterm"}, stdin=program, stdout=program, stderr=program
+        )
+        written = shown_by(run, screen, 60)
+    assert "[ezpz] pip has worked for 1 s: Collecting p50" in written
+    assert written.split("p50")[-1].startswith("\r\x1b[Kthat was all"), "other words, or a line that stays"
+
+
 # ---- an environment that the user made ------------------------------------------------------------------------------
 
 
@@ -189,6 +245,61 @@ def test_a_venv_that_was_moved_is_made_again_in_its_place(fake):
     result = call(fake, "there")
     assert result.stdout.splitlines()[1].startswith(f"{fake.cwd}/there/bin:")
     assert f"venv {fake.cwd}/there\n" in (fake.cwd / "there/.ezpz-stamp").read_text()
+
+
+def _copy(fake):
+    """Make a project with its environment, copy both (`cp -a`), and return the two environments."""
+    project, copy = fake.cwd / "project", fake.cwd / "copy"
+    project.mkdir()
+    call(fake, before="cd project")
+    shutil.copytree(project, copy, symlinks=True)
+    return project / ".venv", copy / ".venv"
+
+
+def test_a_copied_environment_becomes_that_of_its_own_folder(fake):
+    """Also where the copy's own activate script, which leads to the original, has run before."""
+    original, copied = _copy(fake)
+    before = (original / ".ezpz-stamp").read_text()
+    result = call(fake, before=f"cd copy; . '{copied}/bin/activate'")
+    assert result.stdout.splitlines()[1].startswith(f"{copied}/bin:")
+    assert (
+        f"VIRTUAL_ENV is not used: {original} belongs to another folder, of which {copied} is a copy" in result.stderr
+    )
+    assert f"{copied} was made in {original}, and copied or moved" in result.stderr
+    assert (original / ".ezpz-stamp").read_text() == before
+    assert "installing" not in call(fake, before="cd copy").stderr
+
+
+def test_a_copied_environment_that_the_user_made_is_told_and_left_alone(fake):
+    original, copied = _copy(fake)
+    (copied / ".ezpz-stamp").unlink()
+    result = call(fake, before="cd copy")
+    assert result.returncode == 2
+    (line,) = errors(result)
+    assert f"a copied environment: {copied}" in line
+    assert f"lead to {original}" in line
+    assert not (copied / ".ezpz-stamp").exists()
+
+
+@pytest.mark.slow
+def test_the_programs_of_a_copied_environment_are_its_own(shell, real_python, tmp_path):
+    """A private function of utils.sh: the public one would install a real environment twice."""
+    old, new = tmp_path / "project/.venv", tmp_path / "my copy/.venv"
+    subprocess.run([real_python, "-m", "venv", "--without-pip", old], check=True)
+    (library,) = old.glob("lib/python3*/site-packages")
+    for name, url, editable in (("mine", f"file://{old.parent}/own", True), ("theirs", "file:///opt/theirs", True)):
+        info = library / f"{name}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        (info / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": editable}}))
+    (old / "bin/pip").write_text(f"#!{old}/bin/python3\n\nprint('{old}/bin/', 1)\n")
+    (old / "bin/pip").chmod(0o755)
+    shutil.copytree(old.parent, new.parent, symlinks=True)
+    result = shell(f"venv='{new}' src=''; ezpz__lead_home '{old}'")
+    assert subprocess.run([new / "bin/pip"], capture_output=True, text=True, check=True).stdout == f"{old}/bin/ 1\n"
+    assert str(old) not in (new / "bin/pip").read_text().split("print")[0]
+    (line,) = result.stderr.splitlines()
+    assert f"mine is still imported from {old.parent}/own; for the copy: pip install -e {new.parent}/own" in line
 
 
 def test_a_venv_of_the_user_is_never_made_again(fake, active):

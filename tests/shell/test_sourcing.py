@@ -79,15 +79,26 @@ def test_sourcing_starts_no_program(shell):
     assert (result.stdout, result.stderr) == (f"loaded {UTILS}\n", "")
 
 
-@pytest.mark.skipif(not shutil.which("dash"), reason="dash is not on PATH")
-def test_a_shell_that_is_neither_bash_nor_zsh_is_told_so_in_one_line(tmp_path):
-    """`/bin/sh` of Debian and Ubuntu, where a job script begins with ``#!/bin/sh``."""
+@pytest.mark.parametrize("name", ["dash", "ksh", "ksh93", "mksh"])
+def test_a_shell_that_is_neither_bash_nor_zsh_is_told_so_in_one_line(tmp_path, name):
+    """`/bin/sh` of Debian and Ubuntu, where a job script begins with ``#!/bin/sh``; ksh of weather centres."""
+    if not shutil.which(name):
+        pytest.skip(f"{name} is not on PATH")
     (tmp_path / "job").write_text(f". '{UTILS}'\necho \"code $?\"\n")
-    done = subprocess.run(["dash", "job"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run([name, "job"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout == "code 2\n"
     (line,) = done.stderr.splitlines()
     assert line.startswith("[ezpz] error: utils.sh was sourced by a shell that is neither bash nor zsh (job);")
     assert "#!/bin/bash" in line
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="fish is not on PATH")
+def test_fish_shows_the_line_that_says_what_to_type(tmp_path):
+    """It reads the file as a whole and shows the first line that it does not understand."""
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", f"source '{UTILS}'"], capture_output=True, text=True, check=False
+    )
+    assert "in fish, type bash first" in done.stderr
 
 
 def test_the_path_is_known_only_where_there_is_a_file(shell):

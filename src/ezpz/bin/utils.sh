@@ -27,8 +27,9 @@
 #   comment above the function names them.
 
 # shellcheck disable=SC1090,SC1091,SC2034,SC2254  # files of others; patterns in variables; locals that callees set
-# This much any shell can read; dash, the sh of Debian and Ubuntu, would say "function: not found".
-if [ -z "${BASH_VERSION:-}${ZSH_VERSION:-}" ]; then
+# This much any shell can read; dash, the sh of Debian and Ubuntu, would say "function: not found". ksh93 reads the
+# whole file first, and so does fish, which then shows the line that it does not know: the next one.
+if [ -z "${BASH_VERSION:-}${ZSH_VERSION:-}" ]; then # ezpz is for bash and zsh: in fish, type bash first
   printf '%s%s\n' "[ezpz] error: utils.sh was sourced by a shell that is neither bash nor zsh ($0);" \
     " expected one of them. Begin the script with #!/bin/bash, or type bash first." >&2
   return 2
@@ -597,9 +598,38 @@ function ezpz__choose_env {
   if ezpz__is_in_own_conda; then now="$CONDA_PREFIX" now_from="active, CONDA_PREFIX"; fi
   venv="$(ezpz__real "${1:-${EZPZ_VENV_DIR:-.venv}}")" venv_from="the current folder" active=0
   if [ -n "$1" ]; then venv_from="the VENV argument"; elif [ -n "${EZPZ_VENV_DIR:-}" ]; then venv_from=EZPZ_VENV_DIR; fi
+  if [ -n "$now" ] && [ -z "$1" ] && [ "$(ezpz__copied_from "$venv")" -ef "$now" ]; then
+    ezpz__log "VIRTUAL_ENV is not used: $now belongs to another folder, of which $venv is a copy"
+    now=''
+  fi
   if [ -n "$now" ] && { [ -z "$1" ] || [ "$venv" = "$(ezpz__real "$now")" ]; }; then
     venv="$now" venv_from="$now_from" active=1
+  elif [ -z "$1${EZPZ_VENV_DIR:-}${EZPZ_PYTHON:-}" ] && ! ezpz__is_begun "$venv" && ezpz__is_beside; then
+    venv="$src/.venv" venv_from="beside this utils.sh"
   fi
+}
+
+# ezpz__is_begun FOLDER: true for a virtual environment, and for one of ours that was cut short.
+function ezpz__is_begun { [ -e "$1/pyvenv.cfg" ] || [ -e "$1/.ezpz-stamp" ]; }
+
+# True where an environment stands beside this utils.sh that will do as it is, or can be completed: a second one would
+# take another gigabyte.
+function ezpz__is_beside {
+  [ "$src_from" = "the checkout of this utils.sh" ] && ezpz__is_begun "$src/.venv" || return
+  case "${EZPZ_TORCH:-}" in
+    '') ;;
+    *) [ "$(ezpz__without_login "$EZPZ_TORCH")" = "$(command cat "$src/.venv/.ezpz-torch" 2>/dev/null)" ] || return ;;
+  esac
+  [ -w "$src/.venv" ] || { ezpz__probe "$src/.venv/bin/python3" && [ -n "$p_torch" ] && [ -n "$p_ezpz" ]; }
+}
+
+# ezpz__copied_from FOLDER: prints the other folder that an environment's activate script names, and nothing for none:
+# the environment was copied, or moved.
+function ezpz__copied_from {
+  local named
+  named="$(command sed -n -E "s#^[ \t]*(export )?VIRTUAL_ENV=[\"']?(/[^\"']*).*#\2#p" "$1/bin/activate" 2>/dev/null |
+    command awk 'END { print }')" || named=''
+  if [ -n "$named" ] && [ ! "$named" -ef "$1" ]; then printf '%s' "$named"; fi
 }
 
 # ezpz__python PYTHON -c CODE | -m MODULE [WORD…]: runs a Python of ours, which imports nothing from the current folder:
@@ -743,12 +773,45 @@ function ezpz__no_source_err {
 # Runs the environment's interpreter as activation will; a pip configured for --user refuses to work in a venv.
 function ezpz__run { (unset PYTHONHOME && export PIP_USER=0 && ezpz__python "$venv/bin/python3" "$@"); }
 
-# True when $venv is whole: its Python runs, and, in an environment of ours, it was not moved: its activate script would
-# name the old folder.
+# True when $venv is whole: its Python runs, and it was neither moved nor copied; that is 2 in one that the user made.
 function ezpz__is_whole {
+  local from
   if [ ! -e "$venv/pyvenv.cfg" ] || ! ezpz__probe "$venv/bin/python3"; then return 1; fi
-  if ! command grep -q 'made by ezpz' "$venv/.ezpz-stamp" 2>/dev/null; then return 0; fi
-  command grep -qF "$venv" "$venv/bin/activate" 2>/dev/null
+  from="$(ezpz__copied_from "$venv")"
+  if command grep -q 'made by ezpz' "$venv/.ezpz-stamp" 2>/dev/null; then
+    [ -z "$from" ] && [ -e "$venv/bin/activate" ]
+  else
+    [ -z "$from" ] ||
+      ezpz__err 2 "a copied environment: $venv (from $venv_from): its activate and pip lead to $from; expected one" \
+        "that was made where it is. Make one: ezpz_setup_env OTHER_FOLDER, or remove $venv and call this again." ||
+      return
+  fi
+}
+
+# ezpz__lead_home FROM: lets the programs of an environment that was made in the folder FROM start the Python of $venv:
+# pip would install into FROM. Says which packages are still those of the project that was copied.
+function ezpz__lead_home {
+  local name folder copy
+  ezpz__run -c 'import json, pathlib
+from importlib import metadata
+from urllib.parse import unquote
+old, new = map(pathlib.Path, sys.argv[1:])
+for file in [file for file in (new / "bin").iterdir() if file.is_file() and not file.is_symlink()]:
+    lines = file.read_bytes().split(b"\n", 2)
+    head = [line.replace(b"%s/bin/" % bytes(old), b"%s/bin/" % bytes(new)) for line in lines[:2]]
+    if lines[0][:2] == b"#!" and head != lines[:2]:
+        if head[0][2:].startswith(bytes(new)) and (b" " in head[0] or len(head[0]) > 127): # as pip writes it then
+            head[:1] = [b"#!/bin/sh", b"\047\047\047exec\047 \"%s\" \"\0440\" \"\044@\"" % head[0][2:], b"\047 \047\047\047"]
+        file.write_bytes(b"\n".join(head + lines[2:]))
+for package in metadata.distributions():
+    url = json.loads(package.read_text("direct_url.json") or "{}")
+    folder = pathlib.Path(unquote(url.get("url", "")).replace("file://", "", 1))
+    if url.get("dir_info", {}).get("editable") and old.parent in (folder, *folder.parents):
+        print(package.metadata["Name"], folder, new.parent / folder.relative_to(old.parent), sep="\t")' \
+    "$1" "$venv" 2>/dev/null |
+    while IFS=$'\t' read -r name folder copy; do
+      [ "$copy" = "$src" ] || ezpz__log "  $name is still imported from $folder; for the copy: pip install -e $copy"
+    done
 }
 
 # Makes the folder $venv, resolves its path, and marks it as ours before anything else is in it: whatever is cut short
@@ -789,13 +852,15 @@ function ezpz__create_venv {
 # Makes the venv, or mends one that was cut short, whose base Python was removed, or that is ours and was moved. Never
 # takes over a folder that holds something else.
 function ezpz__make_venv {
-  local base_torch base_paths
+  local base_torch base_paths from code=0
   if [ -d "$venv" ] && [ ! -e "$venv/pyvenv.cfg" ] && [ ! -e "$venv/.ezpz-stamp" ] &&
     [ -n "$(command ls -A "$venv" 2>/dev/null)" ]; then
     ezpz__err 2 "not a virtual environment: $venv (from $venv_from); expected one, or a new or empty folder." \
       "Call: ezpz_setup_env OTHER_FOLDER" || return
   fi
-  if ezpz__is_whole; then return 0; fi
+  ezpz__is_whole || code=$?
+  if [ "$code" != 1 ]; then return "$code"; fi
+  from="$(ezpz__copied_from "$venv")"
   ezpz__find_base || return
   if [ -z "$src$p_ezpz" ]; then ezpz__no_source_err || return; fi
   ezpz__log "making a virtual environment in $venv ($venv_from) on $base ($base_from, Python $p_version)"
@@ -804,6 +869,7 @@ function ezpz__make_venv {
       "installed into it; nothing is written into the Python itself"
   fi
   ezpz__make_folder || return
+  if [ -n "$from" ]; then ezpz__log "  $venv was made in $from, and copied or moved: it is made anew where it is"; fi
   base_torch="${p_torch:+$p_in_venv}" base_paths="$p_paths"
   case "$base_torch" in
     '') ezpz__create_venv ;;
@@ -814,7 +880,8 @@ function ezpz__make_venv {
         ezpz__disk_err "cannot write into" 'No space left' || return
       ezpz__probe "$venv/bin/python3" || :
       ;;
-  esac
+  esac || return
+  if [ -n "$from" ]; then ezpz__lead_home "$from"; fi
 }
 
 # ---- python: installing ---------------------------------------------------------------------------------------------
@@ -1048,45 +1115,71 @@ function ezpz__announce_install {
     "pip's own words in $log"
 }
 
-# ezpz__tick WHAT LOG: says every 15 s what is going on, until it is ended or its shell is gone. Lines of `pip --log`
-# begin with their time.
+# True where one line of the terminal can be drawn anew.
+function ezpz__has_live_line { [ -t 2 ] && case "${TERM:-dumb}" in dumb) false ;; esac; }
+
+# ezpz__tick WHAT LOG: says what is going on, until it is ended or its shell is gone: on a terminal every second in one
+# line that it draws anew, else every 15 s.
 function ezpz__tick {
-  local waited=0 last
-  while command sleep 15 >/dev/null 2>&1 && command kill -0 "$$" 2>/dev/null; do
-    waited=$((waited + 15))
-    last="$(command awk '{ sub(/^([0-9-]+T[0-9:,]+)? */, "") }
-      /^(Collecting|Downloading|Building|Getting|Installing|Using cached|Obtaining|Preparing)/ { line = $0 }
-      END { print substr(line, 1, 90) }' "$2" 2>/dev/null)" || last=''
-    ezpz__log "$1 for $waited s$(ezpz__without_login "${last:+: $last}")"
+  local waited=0 every=15 last columns
+  if ezpz__has_live_line; then every=1; fi
+  while command sleep "$every" >/dev/null 2>&1 && command kill -0 "$$" 2>/dev/null; do
+    waited=$((waited + every))
+    last="$(command awk '{ sub(/^ */, "") }
+      /^Progress [0-9]+ of [0-9]+/ { if ($4 > 0) part = sprintf(" %d %%", 100 * $2 / $4) }
+      /^(Collecting|Downloading|Building|Getting|Installing|Using cached|Obtaining|Preparing)/ { line = $0; part = "" }
+      END { print substr(line, 1, 90) part }' "$2" 2>/dev/null)" || last=''
+    last="$1 for $waited s$(ezpz__without_login "${last:+: $last}")"
+    if [ "$every" = 15 ]; then ezpz__log "$last" && continue; fi
+    columns="$(command stty size <&2 2>/dev/null)" || columns='50 80'
+    printf '\r\033[K%.*s' "$((${columns#* } - 1))" "[ezpz] $last" >&2
   done
 }
 
-# ezpz__speaking WHAT LOG COMMAND…: runs a command of this file and says every 15 s that it works. What speaks is in the
+# Ends the process $ticker and takes its line from the terminal.
+function ezpz__end_tick {
+  command kill "$ticker" 2>/dev/null || :
+  wait "$ticker" 2>/dev/null || :
+  if ezpz__has_live_line; then printf '\r\033[K' >&2; fi
+}
+
+# ezpz__speaking WHAT LOG COMMAND…: runs a command of this file and says meanwhile that it works. What speaks is in the
 # background, because what is there ignores Ctrl-C; it holds no pipe that the command's reader waits for.
 function ezpz__speaking {
   local what="$1" file="$2"
   shift 2
   (
+    set +m # zsh would tell that the one in the background has ended
     code=0
     ezpz__tick "$what" "$file" </dev/null >/dev/null &
     ticker=$!
-    trap 'command kill "$ticker" 2>/dev/null; exit 130' INT
-    trap 'command kill "$ticker" 2>/dev/null; exit 143' TERM
+    trap 'ezpz__end_tick; exit 130' INT
+    trap 'ezpz__end_tick; exit 143' TERM
     "$@" || code=$?
-    command kill "$ticker" 2>/dev/null || :
+    ezpz__end_tick
     exit "$code"
   )
 }
 
-# Runs pip into the file $log, on a terminal also there. torch's own index is told in the environment, because command
-# lines can be read by everybody and its address may hold a password.
+# True for a pip that prints its progress as numbers also where it has no terminal: 24.1 and newer.
+function ezpz__pip_counts {
+  local file
+  for file in "$p_lib"/pip-*.dist-info; do
+    case "${file##*/pip-}" in 24.[1-9]* | 2[5-9].* | [3-9][0-9].*) return 0 ;; esac
+  done
+  return 1
+}
+
+# Runs pip into the file $log. torch's own index is told in the environment, because command lines can be read by
+# everybody and its address may hold a password.
 function ezpz__pip {
   local more
   if [ -n "$torch_index" ]; then
     more="$(printf '%s\n' "$pip_conf" | command sed -n "s/^[^=]*[.]extra-index-url='\(.*\)'$/\1/p")" || more=''
     export PIP_EXTRA_INDEX_URL="${PIP_EXTRA_INDEX_URL:-$more} $torch_index"
   fi
-  if [ -t 2 ]; then ezpz__run "$@" --log "$log" >&2; else ezpz__run "$@" >"$log" 2>&1; fi
+  if ezpz__has_live_line && ezpz__pip_counts; then export PIP_PROGRESS_BAR=raw; fi
+  ezpz__run "$@" >"$log" 2>&1
 }
 
 # Installs what need_ezpz and need_torch name.
@@ -1199,14 +1292,17 @@ function ezpz__activate {
   fi
   EZPZ_READY="$now" EZPZ_SETTLED="$site|$venv|${EZPZ_MODULES:-}|${LOADEDMODULES:-}"
   ezpz__log "python3 is $now ($venv_from)"
+  if [ "$venv_from" = "beside this utils.sh" ]; then
+    ezpz__log "  for an environment of this folder: ezpz_setup_env .venv"
+  fi
 }
 
 # ezpz__use_path VENV: takes python3 of PATH as it is where it imports torch and ezpz (a container, a venv that is not
 # active), and nothing else was asked for. Nothing is written.
 function ezpz__use_path {
   local python out
-  if [ -n "$1${EZPZ_VENV_DIR:-}${EZPZ_PYTHON:-}" ] || [ "$active" = 1 ] || [ -e "$venv/pyvenv.cfg" ] ||
-    [ -e "$venv/.ezpz-stamp" ]; then
+  if [ -n "$1${EZPZ_VENV_DIR:-}${EZPZ_PYTHON:-}" ] || [ "$active" = 1 ] ||
+    { [ "$venv_from" != "beside this utils.sh" ] && ezpz__is_begun "$venv"; }; then
     return 1
   fi
   python="$(ezpz__which python3)" && ezpz__probe "$python" && [ -n "$p_torch" ] && [ -n "$p_ezpz" ] || return
@@ -1903,10 +1999,10 @@ function ezpz__in_batch_script {
 # it would at once, would take all ranks along before they could save. It ends of it when they have ended. Signals that
 # the script traps itself are left to it.
 function ezpz__launch_in_script {
-  local pid='' came='' caught='' code name ours=()
+  local pid='' came='' caught='' code name ours=''
   for name in TERM HUP INT USR1 USR2; do
     if [ -z "$(trap -p "$name")" ]; then
-      ours+=("$name")
+      ours="$ours $name"
       # shellcheck disable=SC2064  # the name is this one
       trap "caught=$name; ezpz__pass_on $name" "$name"
     fi
@@ -1919,7 +2015,8 @@ function ezpz__launch_in_script {
     wait "$pid" || code=$?
     [ -n "$caught" ] || command kill -0 "$pid" 2>/dev/null || break
   done
-  if [ "${#ours[@]}" -gt 0 ]; then trap - "${ours[@]}"; fi
+  # shellcheck disable=SC2086  # names of signals
+  if [ -n "$ours" ]; then trap - $ours; fi
   case "$came" in TERM | HUP | INT) command kill "-$came" "$$" ;; esac
   return "$code"
 }
