@@ -8,8 +8,25 @@ from ezpz.track import History
 from ezpz.track.identical_batches import batch_findings, read_seen
 from ezpz.track.over_ranks.slices import Slicer
 from ezpz.track.over_ranks.window import records
+from ezpz.track.replica_findings import weight_findings
 from ezpz.track.run_reader import open_run
-from ezpz.track.step_states import BATCH, BatchSeen, Seen, StepStates, noted, packed, together, unpacked
+from ezpz.track.step_states import (
+    BATCH,
+    GRADIENTS,
+    INPUTS,
+    PRIME,
+    WEIGHTS,
+    WHERE,
+    BatchSeen,
+    Seen,
+    StepStates,
+    factor_of,
+    noted,
+    packed,
+    packed_number,
+    together,
+    unpacked,
+)
 from lab.run_folders import leave_run
 
 FORM = "int64[8,128]"
@@ -192,3 +209,126 @@ def test_damaged_records_say_nothing(tmp_path):
     run = leave_run(tmp_path, lines)
     assert batch_findings(run) == []
     assert read_seen(run).sums == {}
+
+
+# Looks at weights
+
+
+NAMES = ["embed.weight", "head.weight", "head.bias"]
+STEPS = (0, 50, 100)
+
+
+def apart(ranks, *, weights=None, gradients=None, inputs=None, steps=STEPS, parts=1, world=None):
+    """Return the journal of looks before some steps, each sent with the row 50 steps later.
+
+    Args:
+        ranks: How many there are.
+        weights: `(rank, step)` to what the sums of the three weights are changed by.
+        gradients: Likewise to the sum of the gradients, None where there are none; 7 by default.
+        inputs: Likewise to the sum of what the model was given; by default nothing is known.
+        steps: Of the looks.
+        parts: Of the weights, which take turns.
+        world: How many ranks the record has.
+    """
+    slices, lines = {}, []
+    for rank in range(ranks):
+        slicer = Slicer(rank, 10_000)
+        for step in steps:
+            changes = (weights or {}).get((rank, step), (0, 0, 0))
+            sums = [1000 * number + step + change for number, change in enumerate(changes, 1)]
+            columns = {
+                WEIGHTS: sum(sums),
+                WHERE: sum(factor_of(number) * each for number, each in enumerate(sums)) % PRIME,
+            }
+            gradient = (gradients or {}).get((rank, step), 7)
+            columns |= {} if gradient is None else {GRADIENTS: gradient}
+            row = {name: packed_number(step, total) for name, total in columns.items()}
+            if inputs:
+                row[INPUTS] = packed_number(rank, inputs(rank, step))
+            slicer.add(step + 50, {"loss": 1.0, **row}, None)
+        slices[rank] = [slicer.cut()]
+    for number, step in enumerate(steps):
+        content = {"first": step + 50, "looked": step, "part": f"0.{number % parts}", "parts": parts}
+        lines.append({"step": step + 50, "k": "seen", "m": {**content, **({} if number else {"names": NAMES})}})
+    found = records(slices, world or ranks)
+    return [*lines, *({"step": m["steps"][-1], "k": "ranks", "m": m} for m in found)]
+
+
+def changed(rank, steps, change=(0, 5, 0)):
+    return {(rank, step): change for step in steps}
+
+
+def own_gradients(ranks, steps=STEPS):
+    return {(rank, step): 100 * rank + step for rank in range(ranks) for step in steps}
+
+
+ALL = "though all apply the same gradients"
+SEVERAL = "in several weights from embed.weight to head.bias"
+APART = [
+    (
+        apart(2, weights=changed(1, (50, 100))),
+        f"ranks 0 and 1 have different weights since a step between 0 and 50, in head.weight alone, {ALL}",
+    ),
+    (
+        apart(4, weights=changed(2, (100,))),
+        f"rank 2 has other weights than 3 other ranks since a step between 50 and 100, in head.weight alone, {ALL}",
+    ),
+    (
+        apart(5, weights=changed(0, STEPS, (1, 1, 1)) | changed(3, STEPS, (2, 1, 1))),
+        f"ranks 0 and 3 have other weights than 3 other ranks from the first step on, {SEVERAL}, {ALL}",
+    ),
+    (
+        apart(2, weights=changed(1, (50, 100), (0, 0, -1)), gradients={(0, 100): None, (1, 100): None}),
+        f"ranks 0 and 1 have different weights since a step between 0 and 50, in head.bias alone, {ALL}",
+    ),
+]
+
+
+def test_ranks_with_the_same_gradients_and_other_weights_are_named(subtests, tmp_path):
+    for number, (lines, text) in enumerate(APART):
+        with subtests.test(text):
+            (found,) = weight_findings(leave_run(tmp_path / str(number), lines))
+            assert found["text"] == text
+            assert found["kind"] == "weights-differ"
+
+
+NOT_APART = {
+    "the same weights": apart(3),
+    "a model per rank": apart(2, weights=changed(1, STEPS), gradients=own_gradients(2)),
+    "gradients that were averaged once": apart(2, weights=changed(1, STEPS), gradients={(1, 100): 8}),
+    "weights that are the same again": apart(2, weights=changed(1, (50,))),
+    "no gradients": apart(2, weights=changed(1, STEPS), gradients={(r, s): None for r in (0, 1) for s in STEPS}),
+    "one look": apart(2, weights=changed(1, (0,)), steps=(0,)),
+    "one rank": apart(1),
+    "a rank that has sent nothing": apart(1, world=2),
+}
+
+
+def test_other_weights_by_design_are_no_finding(subtests, tmp_path):
+    for name, lines in NOT_APART.items():
+        with subtests.test(name):
+            assert weight_findings(leave_run(tmp_path / name, lines)) == []
+
+
+def test_what_the_model_was_given_counts_on_replicas_alone(subtests, tmp_path):
+    cases = {
+        "the same": ({}, 1, 1),
+        "of its own": ({"inputs": lambda rank, step: 1000 * rank + step}, 1, 0),
+        "one batch again and again": ({"inputs": lambda _rank, _step: 1}, 1, 0),
+        "of other weights": ({"weights": changed(1, (0,))}, 1, 0),
+        "a part that was not looked at": ({}, 4, 0),
+    }
+    for name, (options, parts, expected) in cases.items():
+        with subtests.test(name):
+            lines = apart(2, **{"inputs": lambda _rank, step: step, **options}, parts=parts)
+            found = batch_findings(leave_run(tmp_path / name, lines))
+            assert len(found) == expected
+
+
+def test_damaged_looks_say_nothing(tmp_path):
+    lines = apart(2, weights=changed(1, (50, 100)))
+    lines[0]["m"] |= {"looked": "x", "names": 3, "parts": -1}
+    lines[-1]["m"]["weights"] = {"50": "zz", "x": "1", "100": "-" * 26}
+    run = leave_run(tmp_path, lines)
+    assert weight_findings(run) == []
+    assert batch_findings(run) == []

@@ -87,6 +87,10 @@ class OverRanks(Record):
         keys: Each metric.
         held: Of each step, how many ranks' rows are in the record.
         batches: Of some steps, 13 hexadecimal digits for each rank: its place and the sum of its batch.
+        weights: Likewise of looks at weights: 20 bits of what was looked at, and a sum of the weights.
+        where: The same of another sum, which tells where they differ.
+        gradients: The same of their gradients.
+        inputs: Place and sum of what the model was given.
     """
 
     world: int = number_field(1)
@@ -95,6 +99,10 @@ class OverRanks(Record):
     keys: dict[str, RanksOfMetric] = map_field(Part(RanksOfMetric))
     held: Sequence[int] = list_field(Number(0, 1 << 53), default=())
     batches: dict[str, str] = map_field(text(), default=EMPTY)
+    weights: dict[str, str] = map_field(text(), default=EMPTY)
+    where: dict[str, str] = map_field(text(), default=EMPTY)
+    gradients: dict[str, str] = map_field(text(), default=EMPTY)
+    inputs: dict[str, str] = map_field(text(), default=EMPTY)
 
 
 class SeenBySteps(Stored):
@@ -112,6 +120,10 @@ class SeenBySteps(Stored):
         numpy: That of numpy's.
         torch: That of torch's.
         cuda: That of the device's.
+        looked: The row before which the weights of ``first`` were looked at.
+        part: What was looked at: number of the optimizer, a point, and number of the part of its weights.
+        parts: How many parts there are.
+        names: The names of its weights, where it is looked at for the first time.
     """
 
     first: int | None = _step()
@@ -125,6 +137,10 @@ class SeenBySteps(Stored):
     numpy: int | None = number_field(default=None)
     torch: int | None = number_field(default=None)
     cuda: int | None = number_field(default=None)
+    looked: int | None = _step()
+    part: str = text_field(LONGEST, default="")
+    parts: int | None = number_field(default=None)
+    names: Sequence[str] = list_field(text(), default=())
 
     @property
     def generators(self) -> Mapping[str, int]:

@@ -148,12 +148,12 @@ class JournalEnds(Stored):
 
 
 class Finding(Stored):
-    """What stands out in the losses, batches or times of a run; docs/why.md says more.
+    """What stands out in the losses, batches, weights or times of a run; docs/why.md says more.
 
     Attributes:
-        kind: ``non-finite-loss``, ``loss-spike``, ``loss-still`` or ``same-batches``; of times ``slower-steps``,
+        kind: ``non-finite-loss``, ``loss-spike``, ``loss-still``, ``same-batches`` or ``weights-differ``; of times ``slower-steps``,
             ``slow-every`` or ``slow-part``.
-        key: The metric, ``batches`` or ``steps``.
+        key: The metric, ``batches``, ``weights`` or ``steps``.
         rank: The rank; null where all have it alike.
         step: The step.
         value: The value there; one that is not finite is text, as in the journal.
@@ -161,13 +161,15 @@ class Finding(Stored):
         before: Of a lost loss: its last finite value.
         before_step: Of a lost loss: the step of that.
         beside: Of a lost loss: learning rates and norms of gradients at that step.
-        ranks: Of a lost loss: how many ranks have lost it there; of batches: the ranks that share them.
+        ranks: Of a lost loss: how many ranks have lost it there; of batches: the ranks that share them; of weights: the
+            ranks that differ, those from the others where most are the same.
         median: Of a spike: the median of the rows before.
         spread: Of a spike: the spread of those.
         back: Of a spike: the step at which the loss was back; null where it is not.
         last_step: Of a loss that stands still: the last step.
-        different: Of batches: how many different ones were seen.
-        looks: Of batches: how often they were looked at.
+        last_equal: Of weights: the last step before which they were seen to be the same; null where there was none.
+        different: Of batches: how many different ones were seen; of weights: in how many looks they differed.
+        looks: Of batches and weights: how often they were looked at.
         part: Of times: the part of a step that is why, as a section is called; empty where none was measured.
         share: Of times: the share of the time that this part takes there, from 0 to 1.
         every: Of times: how many steps lie between two slow ones.
@@ -188,6 +190,7 @@ class Finding(Stored):
     spread: float | None = real_field(default=None)
     back: int | None = number_field(default=None)
     last_step: int | None = number_field(default=None)
+    last_equal: int | None = number_field(default=None)
     different: int | None = number_field(default=None)
     looks: int | None = number_field(default=None)
     part: str = text_field(LONGEST, default="")

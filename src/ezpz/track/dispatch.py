@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.track.at_end import everywhere
 from ezpz.track.device_metrics import WaitingRows
+from ezpz.track.over_ranks.replica_looks import watch_steps
+from ezpz.track.step_states import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from ezpz.ranks import Ranks
     from ezpz.track.over_ranks.across import Across
+    from ezpz.track.over_ranks.replica_looks import Arrived, ReplicaLooks
     from ezpz.track.values import Value
     from ezpz.track.writer import Writer
 
@@ -38,6 +41,9 @@ class RowDispatch:
         self._late = WaitingRows(window)
         self._writer = writer
         self._across = across
+        self._looks = None if across is None else watch_steps()
+        self._last: int | None = None  # the step of the last row, and that of the last with a look
+        self._sent: int | None = None
 
     def add(
         self, step: int, values: Mapping[str, Value], late: dict[str, Any], weight: float | None
@@ -53,15 +59,46 @@ class RowDispatch:
         Returns:
             What came from the device for this row, if this was the time to ask.
         """
+        if self._across is not None:
+            self._look_back(self._across, step)
         if late or self._late:
             return self.flush() if self._late.add(step, values, late, weight) else {}
         self._pass_on(step, values, weight)
         return {}
 
-    def note(self, step: int, number: float) -> None:
+    def note_batch(self, step: int, number: float) -> None:
         """Send a number that stands for the batch of a step to rank 0, with that step's row, which comes next."""
         if self._across is not None:
-            self._across.note(step, number)
+            self._across.note(step, {BATCH: number})
+
+    def _look_back(self, across: Across, step: int) -> None:
+        """Tell looks at the weights of the row that comes, and send one with it: one, so that ranks send the same."""
+        if self._looks is None and self._last is None:
+            self._looks = watch_steps()  # torch was imported behind the history
+        self._last, looks = step, self._looks
+        if looks is None:
+            return
+        if looks.fresh:
+            for row in looks.fresh:
+                row.append(step)
+            looks.fresh.clear()
+        if looks.ready:
+            self._send(across, looks.ready.popleft(), step)
+            self._sent = step
+
+    def _send(self, across: Across, look: Arrived, step: int) -> None:
+        across.note(step, look.numbers)
+        if self._writer is not None and look.row is not None:
+            names = {"names": look.names} if look.names else {}
+            content = {"first": step, "looked": look.row, "part": look.part, "parts": look.parts, **names}
+            self._writer.journal.write_seen(step, content)
+
+    def _end_looks(self, across: Across, looks: ReplicaLooks, *, hurry: bool) -> None:
+        """Send the look that has waited for the next one, with the last row once more."""
+        looks.end(wait=not hurry)
+        if looks.ready and self._last is not None and self._sent != self._last:
+            self._send(across, looks.ready.pop(), self._last)
+            across.add(self._last, {})
 
     def flush(self) -> Mapping[str, Value]:
         """Read the tensors of all kept rows, complete these, and return what came for the last one."""
@@ -90,6 +127,9 @@ class RowDispatch:
         self.flush()
         if self._across is None:
             return []
+        looks, self._looks = self._looks, None
+        if looks is not None:
+            self._end_looks(self._across, looks, hurry=hurry)
         return self._across.finish(*((_HURRY,) if hurry else ()))
 
     def leave(self) -> list[str]:

@@ -182,7 +182,7 @@ class History(older_calls.OlderCalls):
                 across = across_of(ranks, window, self.name, self._writer, self._use_folder)
         self._onward = RowDispatch(window, self._writer, across)
         write = self._writer.journal.write_seen if self._writer is not None else None
-        self._seen = step_states.StepStates(write, self._onward.note if across is not None else None)
+        self._seen = step_states.StepStates(write, self._onward.note_batch if across is not None else None)
         self._live: Any = None  # of objects given to `log_config`
         self._watched: tuple[Any, ...] = (None, None)
         self._is_told = False  # what steps saw, by a loop of ours

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.records.journal_lines import SeenBySteps
 from ezpz.track.journal_reader import iter_kind
-from ezpz.track.step_states import NO_BATCH, UNKNOWN, unpacked
+from ezpz.track.replica_findings import are_replicas, looks_of_run, named_ranks, numbers_of_ranks
+from ezpz.track.step_states import BATCH, UNKNOWN
 
 if TYPE_CHECKING:
     from ezpz.track.run_reader import Run
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["SeenByRun", "batch_findings", "read_seen"]
 
 _FEWEST = 3  # different batches that two ranks have both had, before they are said to train on the same
-_NAMED = 8  # ranks in a sentence
 
 
 @dataclass
@@ -92,15 +92,7 @@ def _hexadecimal(text: str) -> int | None:
 
 def batches_of_ranks(run: Run) -> dict[int, dict[int, tuple[int, int]]]:
     """Return of each step that all ranks report: rank to place among data-parallel ranks and sum of its batch."""
-    found: dict[int, dict[int, tuple[int, int]]] = {}
-    width = len(NO_BATCH)
-    for window in run.windows:
-        for step, text in window["m"].get("batches", {}).items():
-            numbers = (_hexadecimal(text[at : at + width]) for at in range(0, len(text), width))
-            entries = {rank: unpacked(number) for rank, number in enumerate(numbers) if number is not None}
-            if entries and step.lstrip("-").isdecimal():
-                found[int(step)] = entries
-    return dict(sorted(found.items()))
+    return numbers_of_ranks(run, BATCH)
 
 
 def batch_findings(run: Run) -> list[dict[str, Any]]:
@@ -108,11 +100,27 @@ def batch_findings(run: Run) -> list[dict[str, Any]]:
 
     Ranks of one place (tensor parallel, stages of a pipeline) share their batches by design. Two others do so by
     mistake if they had the same in all looks since some step, at least three different ones; where a run has one batch
-    or two that come again and again, nothing can be told.
+    or two that come again and again, nothing can be told. Of a loop of one's own without `ezpz.prepare` counts what the
+    model was given, on ranks that are replicas: the same weights in all looks.
     """
     steps = batches_of_ranks(run)
-    if not steps:
-        return []
+    if steps:
+        return _that_are_the_same(steps)
+    looks, _ = looks_of_run(run)
+    of_optimizer: dict[str, dict[int, dict[int, tuple[int, int]]]] = {}  # a GAN's noise alone may be the same
+    for look in looks:
+        if look.inputs:
+            of_optimizer.setdefault(look.part.partition(".")[0], {})[look.step] = look.inputs
+    first, *others = [_that_are_the_same(inputs) for inputs in of_optimizer.values()] or [[]]
+    return [
+        found
+        for found in first
+        if all([each["ranks"] for each in more] == [found["ranks"]] for more in others)
+        and are_replicas(looks, found["ranks"])
+    ]
+
+
+def _that_are_the_same(steps: dict[int, dict[int, tuple[int, int]]]) -> list[dict[str, Any]]:
     alike: dict[tuple[tuple[int, int], ...], list[int]] = {}  # the newest different batches of a rank, to ranks
     of_rank: dict[int, dict[int, tuple[int, int]]] = {}
     for step, entries in steps.items():
@@ -141,7 +149,7 @@ def batch_findings(run: Run) -> list[dict[str, Any]]:
             "ranks": ranks,
             "different": different,
             "looks": len(looks),
-            "text": f"{_named(ranks)} train on identical batches from step {first} on{more}",
+            "text": f"{named_ranks(ranks)} train on identical batches from step {first} on{more}",
         }
     ]
 
@@ -155,10 +163,3 @@ def _since(ranks: list[int], of_rank: dict[int, dict[int, tuple[int, int]]]) -> 
             break
         looks.append(step)
     return looks[-1], looks
-
-
-def _named(ranks: list[int]) -> str:
-    shown = [str(rank) for rank in ranks[:_NAMED]]
-    if len(ranks) > _NAMED:
-        return f"ranks {', '.join(shown)} and {len(ranks) - _NAMED} more"
-    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"

@@ -25,6 +25,7 @@ from contextlib import suppress
 
 from ezpz.errors import TrackError
 from ezpz.files import open_regular
+from ezpz.track.step_states import SUM_COLUMNS
 from ezpz.track.values import SPECIAL, checked, is_int64
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -246,9 +247,9 @@ def _is_window(m: dict[str, Any]) -> bool:
     if not (isinstance(held, list) and all(type(ranks) is int and 0 <= ranks <= world for ranks in held)):
         return False
     width = len(steps) if m["every"] else 1
-    batches = m.get("batches", {})
-    if not (isinstance(batches, dict) and all(isinstance(text, str) for text in batches.values())):
-        return False
+    for sums in [m[kind] for kind in SUM_COLUMNS.values() if kind in m]:
+        if not (isinstance(sums, dict) and all(isinstance(text, str) for text in sums.values())):
+            return False
     return all(isinstance(entry, dict) and _is_entry(entry, world, len(steps), width) for entry in keys.values())
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ezpz.track.by_rank import counting_windows
 from ezpz.track.identical_batches import batch_findings
 from ezpz.track.names import is_learning_rate, is_loss, is_loss_term, is_validation, words_of
+from ezpz.track.replica_findings import weight_findings
 from ezpz.track.series import series_of
 from ezpz.track.values import decode, encode
 
@@ -45,20 +46,22 @@ class _Curve(NamedTuple):
 
 
 def curve_findings(run: Run) -> list[dict[str, Any]]:
-    """Return what stands out in the losses and batches of all ranks, at most one finding of each kind and metric.
+    """Return what stands out in losses, batches and weights of all ranks, at most one finding of each kind and metric.
 
     Args:
         run: The run; its rows are read if they have not been.
 
     Returns:
         Objects as ``findings`` of ``run.json`` has them (docs/why.md): ``kind`` (``non-finite-loss``, ``loss-spike``,
-        ``loss-still``; ``same-batches`` of `ezpz.track.identical_batches`), ``key``, ``rank`` (None where all ranks
+        ``loss-still``; ``same-batches`` of `ezpz.track.identical_batches`, ``weights-differ`` of
+        `ezpz.track.replica_findings`), ``key``, ``rank`` (None where all ranks
         have it alike), ``step``, ``value``, and ``text`` for
         people, in the order of steps. Values that are not finite are text, as in the journal.
     """
     keys = [key for key, cells in run.table.cells.items() if cells.are_numbers and _is_curve(key)]
+    of_ranks_together = [*batch_findings(run), *weight_findings(run)]
     if not keys:
-        return batch_findings(run)
+        return of_ranks_together
     windows = counting_windows(run)
     world = max((int(row["m"].get("world") or 1) for row in windows), default=1)
     curves = {key: list(_curves(run, windows, key)) for key in keys}
@@ -69,7 +72,7 @@ def curve_findings(run: Run) -> list[dict[str, Any]]:
             found.append(lost)
         if not is_validation(key):
             found += [each for each in (_spike(of_ranks), _still(of_ranks, world)) if each]
-    return sorted([*found, *batch_findings(run)], key=lambda each: each["step"])
+    return sorted([*found, *of_ranks_together], key=lambda each: each["step"])
 
 
 def note_findings(end: End) -> None:

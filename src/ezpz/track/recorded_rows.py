@@ -19,6 +19,7 @@ from ezpz.errors import TrackError
 from ezpz.files import Replacement, open_closed, open_regular
 from ezpz.track.column_blocks import STRETCH, Block, ParsedLines, pack, read_blocks, sums_agree
 from ezpz.track.journal_reader import LONGEST_LINE, is_full, no_line, parse, read_stretch, tell_passed_over
+from ezpz.track.step_states import SUM_COLUMNS
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -81,8 +82,9 @@ def _join(row: Row, following: Row) -> bool:
     row["t"], row["step"] = following["t"], following["step"]
     m["steps"] += more["steps"]
     m["held"] += more["held"]
-    if "batches" in more:
-        m["batches"] = {**m.get("batches", {}), **more["batches"]}
+    for kind in SUM_COLUMNS.values():
+        if kind in more:
+            m[kind] = {**m.get(kind, {}), **more[kind]}
     for key, entry in more["keys"].items():
         for part, values in entry.items():
             if part == "ranks":

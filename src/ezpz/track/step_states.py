@@ -10,7 +10,11 @@ ranks and their number. The generators' sums are those after the step ``at``. ``
 from that step on, one after the other.
 
 Of every rank, the sums of every 50th step and of the first three travel to rank 0 with its metrics
-(`ezpz.track.over_ranks`), as one number that also holds the place: see `packed`.
+(`ezpz.track.over_ranks`), as one number that also holds the place: see `packed`. So do sums of weights, their gradients
+and what the model was given (`ezpz.track.over_ranks.replica_looks`); what these were made of stands in a record of its
+own, ``names`` where a part is looked at for the first time:
+
+    {"v":1,"t":…,"step":100,"k":"seen","m":{"first":100,"looked":50,"part":"0.3","parts":20,"names":["0.weight"]}}
 """
 
 from __future__ import annotations
@@ -23,15 +27,23 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH",
     "EVERY",
+    "GRADIENTS",
+    "INPUTS",
     "MOST_CHANGES",
     "NO_BATCH",
+    "PRIME",
+    "SUM_COLUMNS",
     "UNKNOWN",
+    "WEIGHTS",
+    "WHERE",
     "BatchSeen",
     "Noted",
     "Seen",
     "StepStates",
+    "factor_of",
     "noted",
     "packed",
+    "packed_number",
     "unpacked",
 ]
 
@@ -40,6 +52,15 @@ _FIRST = 3  # steps of a start that all ranks report besides
 MOST_CHANGES = 4  # of one setting in a record: a schedule changes it in every step
 UNKNOWN = "--------"
 BATCH = "\0batch"  # what stands for a step's batch travels with its row under this name, which no metric has
+WEIGHTS, WHERE, GRADIENTS, INPUTS = "\0weights", "\0where", "\0gradients", "\0inputs"  # likewise, of a look
+SUM_COLUMNS = {
+    BATCH: "batches",
+    WEIGHTS: "weights",
+    WHERE: "where",
+    GRADIENTS: "gradients",
+    INPUTS: "inputs",
+}  # in records
+PRIME = (1 << 32) - 5  # sums of a look are modulo this
 NO_BATCH = "-" * 13  # in a record over all ranks
 _BITS = 32  # of a sum; a float has 20 more for the place
 
@@ -113,7 +134,21 @@ def together(batches: list[BatchSeen | None]) -> BatchSeen | None:
 
 def packed(batch: BatchSeen) -> float:
     """Return sum and place as one number of 52 bits, which a float holds exactly."""
-    return float((batch.place % (1 << 20)) << _BITS | batch.total)
+    return packed_number(batch.place, batch.total)
+
+
+def packed_number(place: int, total: int) -> float:
+    """Return 20 bits of a place, or of a layout, and 32 of a sum as one number."""
+    return float((place % (1 << 20)) << _BITS | total)
+
+
+def factor_of(number: int) -> int:
+    """Return what the sum of one weight is multiplied with, so that two sums over all of them tell which one differs.
+
+    Args:
+        number: Of the weight, from 0.
+    """
+    return pow(3, number + 1, PRIME)
 
 
 def unpacked(number: float) -> tuple[int, int]:

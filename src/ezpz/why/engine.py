@@ -18,7 +18,7 @@ __all__ = ["diagnose", "last_line", "says_more"]
 _SAID = {"exception", "exit-code", "signal", "host-lost", "launch", "left-early", "interrupted"}
 _SAID |= {"out-of-memory", "memory-refused", "out-of-device-memory", "killed-by-signal", "crashed", "mpi-abort"}
 # Findings that are worth a line below a run that ended well.
-_SPOKEN = {"non-finite-loss", "same-batches"}
+_SPOKEN = {"non-finite-loss", "same-batches", "weights-differ"}
 
 
 def _rules() -> tuple[Rule, ...]:

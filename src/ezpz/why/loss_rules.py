@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ended_by_loss", "of_losses"]
 
-_ORDER = ("non-finite-loss", "same-batches", "loss-spike", "loss-still")
+_ORDER = ("non-finite-loss", "weights-differ", "same-batches", "loss-spike", "loss-still")
 _ADVICE = {
     "non-finite-loss": "Look at the batch and the gradients of that step on that rank: a smaller learning rate, "
     "clipping (max_norm), bf16 in place of fp16, or a division by zero in the loss",
     "same-batches": "Give each data-parallel rank its own part of the data: ezpz.prepare(data), DistributedSampler, or "
     "a seed that depends on the rank (ezpz.data_seed) where samples are drawn",
+    "weights-differ": "Begin with the same weights on all ranks: DistributedDataParallel, ezpz.wrap_model or a "
+    "broadcast sends rank 0's. Look for what changes them on one rank alone: a checkpoint that one rank loads, code "
+    "behind `if rank == 0`, another state of the optimizer. If nothing does, test that rank's memory and device",
     "loss-spike": "Compare the batch of that step with others, and grad_norm and the learning rate around it",
     "loss-still": "Look whether the optimizer has all parameters, its learning rate is above 0, the gradients reach "
     "them, and the batch changes from step to step",
@@ -83,6 +86,11 @@ def _evidence(finding: Finding) -> Iterator[str]:
         yield (
             f"in {finding.looks} looks their batches had the same checksums, {finding.different} different "
             "ones; ranks that share batches by design (tensor parallel) do not count"
+        )
+    elif finding.kind == "weights-differ" and finding.different is not None:
+        yield (
+            f"in {finding.different} of {finding.looks} looks from there on the checksums of their weights differed; "
+            "those of their gradients were the same in all looks"
         )
     elif finding.kind == "loss-spike" and finding.spread is not None:
         yield f"before it the values spread by {finding.spread:.3g} (1.4826 times the median absolute deviation)"

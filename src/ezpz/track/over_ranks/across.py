@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
 from ezpz.track.over_ranks.gathering import Child, Root, Task
-from ezpz.track.step_states import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,7 +64,7 @@ class Across:
         self._task = Task(ranks, window, f"ezpz/across/{name}/{number}", folder, record, on_folder)
         self._rows = self._task.rows
         self._pid = os.getpid()
-        self._notes: dict[int, float] = {}
+        self._notes: dict[int, dict[str, float]] = {}
         self._steps = 0  # handed over, each once
         self._last: int | None = None
         self._open = ranks.world_size > 1
@@ -84,15 +83,20 @@ class Across:
         """
         if self._open:
             if self._notes and step in self._notes:
-                values = {**values, BATCH: self._notes.pop(step)}
+                values = {**values, **self._notes.pop(step)}
             if self._last is None or step > self._last:
                 self._last, self._steps = step, self._steps + 1
             self._rows.append((step, values, weight))
 
-    def note(self, step: int, number: float) -> None:
-        """Take a number that stands for the batch of a step, before its row (`ezpz.track.step_states.packed`)."""
+    def note(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Take numbers that stand for the batch of a step, or for weights, before its row.
+
+        Args:
+            step: The step of the row.
+            numbers: By column, one of `ezpz.track.step_states.SUM_COLUMNS`.
+        """
         if self._open:
-            self._notes[step] = number
+            self._notes.setdefault(step, {}).update(numbers)
 
     def finish(self, patience: float = _PATIENCE) -> list[str]:
         """Hand over what is left; on rank 0 wait for the others and record it. A second call does nothing.

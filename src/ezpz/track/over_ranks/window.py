@@ -5,7 +5,9 @@
 
 ``held`` says of each step how many ranks' rows are in the record. ``batches``, where it is there, has for some steps 13
 hexadecimal digits of each rank, for its place among data-parallel ranks and the sum of its batch
-(`ezpz.track.step_states.packed`), or ``-`` as often where these are not known.
+(`ezpz.track.step_states.packed`), or ``-`` as often where these are not known. ``weights``, ``where``, ``gradients``
+and ``inputs`` have as many of a look at the weights (`ezpz.track.over_ranks.replica_looks`): 20 bits of its layout, for
+``inputs`` of the place, and the sum.
 
 Of each step: the mean and the standard deviation (of the population) of the ranks that recorded the key, in float64
 around their own centre; where all of them gave a weight, weighted by it, ``sum(w x) / sum(w)``. A rank of weight 0 does
@@ -19,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track.journal_reader import MOST_NUMBERS
-from ezpz.track.step_states import BATCH, NO_BATCH
+from ezpz.track.step_states import NO_BATCH, SUM_COLUMNS
 from ezpz.track.values import encode
 
 if TYPE_CHECKING:
@@ -107,25 +109,25 @@ def records(
         return
     steps = np.unique(np.concatenate([piece.steps for piece in pieces]))
     places = [(piece, np.searchsorted(steps, piece.steps)) for piece in pieces]
-    names = list(dict.fromkeys(key for piece in pieces for key in piece.columns if key != BATCH))
+    names = list(dict.fromkeys(key for piece in pieces for key in piece.columns if key not in SUM_COLUMNS))
     recorded: Any = np.zeros((world, len(steps)), dtype=bool)
     for piece, place in places:
         recorded[piece.rank, place] = True
     count = recorded.sum(axis=0).tolist()
     every = world <= most_ranks
     weights = _weights(places, world, len(steps))
-    batches = _batches(places, world)
+    sums = _sums(places, world)
     built = (_key(name, places, weights, (world, len(steps)), every=every) for name in names)
     if not every:
         for name, columns in zip(names, built, strict=True):
-            yield _record(world, steps, count, {name: _as_json(columns)}, None) | batches
-            batches = {}
+            yield _record(world, steps, count, {name: _as_json(columns)}, None) | sums
+            sums = {}
         return
     keys = {name: _as_json(columns) for name, columns in zip(names, built, strict=True)}
     width = max(1, MOST_NUMBERS // max(1, len(keys) * (world + 6)))
     for first in range(0, len(steps), width):
-        yield _record(world, steps, count, keys, slice(first, first + width)) | batches
-        batches = {}
+        yield _record(world, steps, count, keys, slice(first, first + width)) | sums
+        sums = {}
 
 
 def _record(
@@ -165,16 +167,20 @@ def _key(
     return statistics(values, mask, weights), ranks
 
 
-def _batches(places: Sequence[tuple[Slice, Any]], world: int) -> dict[str, Any]:
-    """Return what stands for the batches of all ranks, one string for each step that has some."""
-    found: dict[int, list[str]] = {}
-    for piece, _ in places:
-        column, there = piece.columns.get(BATCH, ((), None))
-        for at, number in enumerate(column):
-            if there is None or there[at]:
-                texts = found.setdefault(int(piece.steps[at]), [NO_BATCH] * world)
-                texts[piece.rank] = f"{int(number):013x}"
-    return {"batches": {str(step): "".join(found[step]) for step in sorted(found)}} if found else {}
+def _sums(places: Sequence[tuple[Slice, Any]], world: int) -> dict[str, Any]:
+    """Return what stands for the batches and weights of all ranks: by kind, a string for each step that has some."""
+    sums: dict[str, Any] = {}
+    for name, kind in SUM_COLUMNS.items():
+        found: dict[int, list[str]] = {}
+        for piece, _ in places:
+            column, there = piece.columns.get(name, ((), None))
+            for at, number in enumerate(column):
+                if there is None or there[at]:
+                    texts = found.setdefault(int(piece.steps[at]), [NO_BATCH] * world)
+                    texts[piece.rank] = f"{int(number):013x}"
+        if found:
+            sums[kind] = {str(step): "".join(found[step]) for step in sorted(found)}
+    return sums
 
 
 def _weights(places: Sequence[tuple[Slice, Any]], world: int, count: int) -> Any:
