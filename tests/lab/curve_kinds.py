@@ -381,7 +381,7 @@ def shift_up_with_noise(chance):
     """Some values of the new level are as low as the old ones: it is not back."""
     rows = some_rows(chance)
     at, curve = _at(chance, rows), falls(chance, rows, 3.0, 0.2, pace=15)
-    curve[at:] = 1.6 + 0.45 * chance.standard_normal(rows - at)
+    curve[at:] = np.abs(1.6 + 0.45 * chance.standard_normal(rows - at))
     curve[at], curve[at + 7] = 1.9, 0.2
     return Drawn({"loss": curve}, says=(("loss-rise", at, at),), unsaid="back at step")
 

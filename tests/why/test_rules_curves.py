@@ -15,6 +15,8 @@ NAN_ON_2 = {"kind": "non-finite-loss", "key": "loss", "rank": 1, "step": 17, "va
 NAN_ON_2 |= {"before_step": 16, "ranks": 1, "text": "loss is NaN from step 17 on, first on rank 1"}
 SPIKE = {"kind": "loss-spike", "key": "loss", "rank": 0, "step": 3, "spread": 0.01, "text": "loss of rank 0 rose"}
 STILL = {"kind": "loss-still", "key": "loss", "rank": None, "step": 1, "text": "loss stands still"}
+RISE = {"kind": "loss-rise", "key": "loss", "rank": None, "step": 2, "median": 0.5, "text": "loss diverges"}
+ZERO = {"kind": "zero-lr", "key": "lr", "rank": None, "step": 4, "last_step": 90, "text": "lr is 0 from step 4 on"}
 PLAN = {"hosts": ["n01", "n02"], "ranks_per_host": [1, 1], "world_size": 2}
 
 
@@ -23,7 +25,7 @@ def facts(*findings, **launch):
 
 
 def test_a_finding_becomes_a_cause_that_ended_nothing():
-    for finding, is_said in ((NAN_ON_2, True), (SPIKE, False), (STILL, False)):
+    for finding, is_said in ((NAN_ON_2, True), (RISE, False), (ZERO, False), (SPIKE, False), (STILL, False)):
         (cause,) = diagnose(facts(finding))
         assert (cause.cause, cause.rank, cause.step) == (finding["kind"], finding["rank"], finding["step"])
         assert cause.certainty == Certainty.FINDING
@@ -34,8 +36,10 @@ def test_a_finding_becomes_a_cause_that_ended_nothing():
 
 
 def test_a_lost_loss_stands_before_a_spike_that_was_earlier():
-    assert [cause.cause for cause in diagnose(facts(SPIKE, STILL, NAN_ON_2))] == [
+    assert [cause.cause for cause in diagnose(facts(SPIKE, STILL, ZERO, NAN_ON_2, RISE))] == [
         "non-finite-loss",
+        "loss-rise",
+        "zero-lr",
         "loss-spike",
         "loss-still",
     ]

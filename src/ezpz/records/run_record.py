@@ -151,22 +151,22 @@ class Finding(Stored):
     """What stands out in the losses, batches, weights or times of a run; docs/why.md says more.
 
     Attributes:
-        kind: ``non-finite-loss``, ``loss-spike``, ``loss-still``, ``same-batches`` or ``weights-differ``; of times ``slower-steps``,
-            ``slow-every`` or ``slow-part``.
+        kind: ``non-finite-loss``, ``loss-rise``, ``loss-spike``, ``loss-still``, ``zero-lr``, ``same-batches`` or
+            ``weights-differ``; of times ``slower-steps``, ``slow-every`` or ``slow-part``.
         key: The metric, ``batches``, ``weights`` or ``steps``.
         rank: The rank; null where all have it alike.
         step: The step.
-        value: The value there; one that is not finite is text, as in the journal.
+        value: The value there, of a rise that at the end; one that is not finite is text, as in the journal.
         text: That in words.
         before: Of a lost loss: its last finite value.
         before_step: Of a lost loss: the step of that.
-        beside: Of a lost loss: learning rates and norms of gradients at that step.
+        beside: Of a lost loss: learning rates and norms of gradients at that step; of a rise: learning rates.
         ranks: Of a lost loss: how many ranks have lost it there; of batches: the ranks that share them; of weights: the
             ranks that differ, those from the others where most are the same.
-        median: Of a spike: the median of the rows before.
+        median: Of a spike: the median of the rows before; of a rise: the level from which it rose.
         spread: Of a spike: the spread of those.
         back: Of a spike: the step at which the loss was back; null where it is not.
-        last_step: Of a loss that stands still: the last step.
+        last_step: Of a rise, of a loss that stands still and of a learning rate of 0: the last step.
         last_equal: Of weights: the last step before which they were seen to be the same; null where there was none.
         different: Of batches: how many different ones were seen; of weights: in how many looks they differed.
         looks: Of batches and weights: how often they were looked at.

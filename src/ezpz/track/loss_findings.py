@@ -1,25 +1,28 @@
-"""Find what stands out in a run's losses: one that became NaN for good, a spike, one that stands still.
+"""Find what stands out in a run's losses: one that became NaN for good, rose, or stands still; a learning rate of 0.
 
 The end of a run writes what is found into ``run.json`` (``findings``), where ``ezpz why``, ``ezpz runs`` and the report
 read it. The journal's columns are read once for that, after the last step: recording a row costs nothing more.
 
 Nothing here guesses. A NaN that is followed by numbers means "not measured", or a step that a gradient scaler skipped;
-a spike has to be far outside of what the steps before it did, and large beside all that was learned.
+a rise has to be far outside of what the steps before it did, and large beside all that was learned
+(`ezpz.track.loss_levels`). A loss that only stays within its noise is no finding: that is what one does which is
+trained, or which nothing can be learned from, and no row tells them from one whose optimizer does nothing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ezpz.track.by_rank import counting_windows
 from ezpz.track.identical_batches import batch_findings
-from ezpz.track.names import is_learning_rate, is_loss, is_loss_term, is_validation, words_of
+from ezpz.track.loss_levels import STRETCH, Curve, KnownChanges, known_changes, middles, rise_of, spike_of
+from ezpz.track.names import is_learning_rate, is_loss, is_loss_term, is_of_a_game, is_validation, words_of
 from ezpz.track.replica_findings import weight_findings
 from ezpz.track.series import series_of
 from ezpz.track.values import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ezpz.track.at_end import End
     from ezpz.track.journal_reader import Row
@@ -27,22 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["curve_findings", "note_findings"]
 
-_STRETCH = 25  # rows whose median and spread a row is compared with: those of the stretch before its own
-_SPREADS = 12.0  # standard deviations, as the median absolute deviation tells them
-_TO_SIGMA = 1.4826  # of a normal distribution: standard deviations in a median absolute deviation
-_OF_PROGRESS = 0.25  # of the way from the first losses to those before the spike
+_DIVERGES = 4.0  # times its start
 _STILL_ROWS = 50
 _STILL = 1e-6  # of the loss: what rounding alone does to one that is computed from the same batch and weights
+_LENGTHS = 50  # candidates of how many rows an epoch has, after which losses come again
+_OF_RUN = 20  # the rows at which a learning rate is 0 are a 20th of a run, or more
+_DIGITS = 5  # multiples of a power of ten
 _FEWEST_CHECKS = 3  # of a loss of validation, before a NaN of it means anything
-
-
-class _Curve(NamedTuple):
-    """One loss of one rank: float64 arrays of the steps at which it was recorded, and of its values."""
-
-    key: str
-    rank: int
-    steps: Any
-    values: Any
 
 
 def curve_findings(run: Run) -> list[dict[str, Any]]:
@@ -52,11 +46,11 @@ def curve_findings(run: Run) -> list[dict[str, Any]]:
         run: The run; its rows are read if they have not been.
 
     Returns:
-        Objects as ``findings`` of ``run.json`` has them (docs/why.md): ``kind`` (``non-finite-loss``, ``loss-spike``,
-        ``loss-still``; ``same-batches`` of `ezpz.track.identical_batches`, ``weights-differ`` of
-        `ezpz.track.replica_findings`), ``key``, ``rank`` (None where all ranks
-        have it alike), ``step``, ``value``, and ``text`` for
-        people, in the order of steps. Values that are not finite are text, as in the journal.
+        Objects as ``findings`` of ``run.json`` has them (docs/why.md): ``kind`` (``non-finite-loss``, ``loss-rise``,
+        ``loss-spike``, ``loss-still``, ``zero-lr``; ``same-batches`` of `ezpz.track.identical_batches`,
+        ``weights-differ`` of `ezpz.track.replica_findings`), ``key``, ``rank`` (None where all ranks have it alike),
+        ``step``, ``value``, and ``text`` for people, in the order of steps. Values that are not finite are text, as in
+        the journal.
     """
     keys = [key for key, cells in run.table.cells.items() if cells.are_numbers and _is_curve(key)]
     of_ranks_together = [*batch_findings(run), *weight_findings(run)]
@@ -65,14 +59,36 @@ def curve_findings(run: Run) -> list[dict[str, Any]]:
     windows = counting_windows(run)
     world = max((int(row["m"].get("world") or 1) for row in windows), default=1)
     curves = {key: list(_curves(run, windows, key)) for key in keys}
-    found = []
-    for key, of_ranks in curves.items():
-        lost = _lost(run, key, of_ranks, world)
-        if lost and not (_is_term(key) and _others_go_on(curves, key, lost["step"])):
-            found.append(lost)
-        if not is_validation(key):
-            found += [each for each in (_spike(of_ranks), _still(of_ranks, world)) if each]
+    known = None if any(map(is_of_a_game, run.table.cells)) else known_changes(run)
+    found = [each for key in keys for each in _of_one_loss(run, curves, key, world, known)]
+    zero = _zero_rate(run, curves)
+    if zero is not None:  # why a loss stands still
+        found = [zero, *(each for each in found if each["kind"] != "loss-still")]
     return sorted([*found, *of_ranks_together], key=lambda each: each["step"])
+
+
+def _of_one_loss(
+    run: Run, curves: dict[str, list[Curve]], key: str, world: int, known: KnownChanges | None
+) -> Iterator[dict[str, Any]]:
+    """Yield what stands out in one loss; `known` is None where losses need not fall, and what rises says nothing."""
+    of_ranks = curves[key]
+    lost = _lost(run, key, of_ranks, world)
+    if lost and _is_term(key) and _others_go_on(curves, key, lost["step"]):
+        lost = None
+    if lost:
+        yield lost
+    if is_validation(key):
+        return
+    if known is not None:
+        rise = None if lost or _is_term(key) else _rise(run, of_ranks, world, known)
+        if rise:
+            yield rise
+        spike = _spike(of_ranks, known)
+        if spike and not (rise and spike["step"] >= rise["step"]) and (spike["back"] is not None or not lost):
+            yield spike
+    still = _still(of_ranks, world)
+    if still:
+        yield still
 
 
 def note_findings(end: End) -> None:
@@ -89,12 +105,12 @@ def _is_term(key: str) -> bool:
     return not is_loss(key)
 
 
-def _curves(run: Run, windows: Iterable[Row], key: str) -> Iterator[_Curve]:
+def _curves(run: Run, windows: Iterable[Row], key: str) -> Iterator[Curve]:
     """Yield a metric of each rank: of rank 0 every row, of the others what their windows have brought."""
     import numpy as np
 
     own = series_of(run.table, key)
-    yield _Curve(key, 0, own.steps, own.values)
+    yield Curve(key, 0, own.steps, own.values)
     parts: dict[int, tuple[list[int], list[float]]] = {}
     for row in windows:
         entry, steps = row["m"]["keys"].get(key), row["m"]["steps"]
@@ -111,13 +127,13 @@ def _curves(run: Run, windows: Iterable[Row], key: str) -> Iterator[_Curve]:
                     of_rank[0].append(step)
                     of_rank[1].append(float(number))
     for rank, (steps, values) in sorted(parts.items()):
-        yield _Curve(key, rank, np.array(steps, dtype=np.float64), np.array(values, dtype=np.float64))
+        yield Curve(key, rank, np.array(steps, dtype=np.float64), np.array(values, dtype=np.float64))
 
 
 # A loss that is lost
 
 
-def _lost(run: Run, key: str, curves: list[_Curve], world: int) -> dict[str, Any] | None:
+def _lost(run: Run, key: str, curves: list[Curve], world: int) -> dict[str, Any] | None:
     """Return where a finite loss became NaN or infinite for the rest of the run, on the rank that was first."""
     onsets = [(float(curve.steps[at]), curve.rank, curve, at) for curve in curves if (at := _onset(curve)) is not None]
     if not onsets:
@@ -127,8 +143,7 @@ def _lost(run: Run, key: str, curves: list[_Curve], world: int) -> dict[str, Any
     everywhere = world > 1 and alike == world
     value = str(encode(float(curve.values[at])))
     before, last_step = float(curve.values[at - 1]), int(curve.steps[at - 1])
-    beside = _beside(run, last_step)
-    notes = "".join(f", {name} {number:.6g}" for name, number in beside.items())
+    beside = _beside(run, last_step, _is_of_optimizer)
     who = "on every rank at once" if everywhere else f"first on rank {rank}" if world > 1 else ""
     return {
         "kind": "non-finite-loss",
@@ -141,11 +156,11 @@ def _lost(run: Run, key: str, curves: list[_Curve], world: int) -> dict[str, Any
         **({"beside": beside} if beside else {}),
         "ranks": alike,
         "text": f"{key} is {_in_words(value)} from step {int(step)} on{', ' if who else ''}{who}; it was {before:.6g} "
-        f"at step {last_step}{notes}",
+        f"at step {last_step}{_words_beside(beside)}",
     }
 
 
-def _onset(curve: _Curve) -> int | None:
+def _onset(curve: Curve) -> int | None:
     """Return the place from which on nothing is finite; None where there is none, or it may mean "not measured".
 
     That is what such a stretch means where there were others before it that ended: the last has to be more than twice
@@ -169,7 +184,7 @@ def _onset(curve: _Curve) -> int | None:
     return start
 
 
-def _others_go_on(curves: dict[str, list[_Curve]], key: str, step: int) -> bool:
+def _others_go_on(curves: dict[str, list[Curve]], key: str, step: int) -> bool:
     """Tell whether other losses were finite after a step: then this one was no longer measured.
 
     So it is of two optimizers that take turns. Of weights that are NaN no loss is finite.
@@ -184,13 +199,13 @@ def _others_go_on(curves: dict[str, list[_Curve]], key: str, step: int) -> bool:
     )
 
 
-def _beside(run: Run, step: int) -> dict[str, float]:
-    """Return learning rates and norms of gradients as rank 0 has recorded them at a step, finite or not at all."""
+def _beside(run: Run, step: int, is_wanted: Callable[[str], bool]) -> dict[str, float]:
+    """Return metrics of some names as rank 0 has recorded them at a step, finite or not at all."""
     from math import isfinite
 
     found = {}
     for key, cells in run.table.cells.items():
-        if not cells.are_numbers or not (is_learning_rate(key) or " ".join(words_of(key)[-2:]) in _NORMS):
+        if not cells.are_numbers or not is_wanted(key):
             continue
         series = series_of(run.table, key)
         at = int(series.steps.searchsorted(step, side="right")) - 1
@@ -199,60 +214,29 @@ def _beside(run: Run, step: int) -> dict[str, float]:
     return found
 
 
+def _words_beside(beside: dict[str, float]) -> str:
+    return "".join(f", {name} {number:.6g}" for name, number in beside.items())
+
+
 _NORMS = {"grad norm", "gradient norm", "gnorm"}
 
 
-# A spike
+def _is_of_optimizer(key: str) -> bool:
+    """Tell whether a metric is a learning rate or a norm of gradients."""
+    return is_learning_rate(key) or " ".join(words_of(key)[-2:]) in _NORMS
 
 
-def _spike(curves: list[_Curve]) -> dict[str, Any] | None:
+# A loss that rises
+
+
+def _spike(curves: list[Curve], known: KnownChanges) -> dict[str, Any] | None:
     """Return the highest spike of a loss over all ranks."""
-    found = [spike for curve in curves if (spike := _spike_of(curve)) is not None]
+    found = [(curve, spike) for curve in curves if (spike := spike_of(curve, known)) is not None]
     if not found:
         return None
-    return max(found, key=lambda each: each["value"] - each["median"])
-
-
-def _spike_of(curve: _Curve) -> dict[str, Any] | None:
-    """Return the highest spike of one rank.
-
-    Every row is compared with median and median absolute deviation of the stretch of rows before its own. It has to be
-    above twice that median too, and to have lost a quarter of what was learned: near 0 losses are noisy.
-    """
-    import numpy as np
-
-    rows = len(curve.values) // _STRETCH * _STRETCH
-    if rows < len(curve.values):
-        rows += _STRETCH
-    if rows < 2 * _STRETCH:
-        return None
-    padded = np.full(rows, np.nan)
-    padded[: len(curve.values)] = np.where(np.isfinite(curve.values), curve.values, np.nan)
-    grid = padded.reshape(-1, _STRETCH)
-    whole = np.isfinite(grid).all(axis=1)
-    medians = np.median(grid, axis=1)
-    spreads = _TO_SIGMA * np.median(np.abs(grid - medians[:, None]), axis=1)
-    if not whole[0]:
-        return None
-    median, spread = medians[:-1, None], spreads[:-1, None]
-    jump = grid[1:] - median
-    lowest = np.minimum.accumulate(np.where(whole, medians, np.inf))[:-1, None]
-    with np.errstate(invalid="ignore"):
-        is_spike = (
-            whole[:-1, None]
-            & (jump > _SPREADS * spread)
-            & (jump > np.abs(median))
-            & (jump > _OF_PROGRESS * (medians[0] - lowest))
-        )
-    if not is_spike.any():
-        return None
-    jumps = np.where(is_spike, jump, -np.inf).ravel()
-    at = int(jumps.argmax()) + _STRETCH
-    usual = float(medians[at // _STRETCH - 1])
-    limit = usual + max(_SPREADS * float(spreads[at // _STRETCH - 1]), abs(usual))
-    later = np.flatnonzero(curve.values[at:] <= limit)
-    back = int(curve.steps[at + int(later[0])]) if len(later) else None
-    step, value = int(curve.steps[at]), float(curve.values[at])
+    curve, spike = max(found, key=lambda each: float(each[0].values[each[1].at]) - each[1].median)
+    step, value = int(curve.steps[spike.at]), float(curve.values[spike.at])
+    back = None if spike.back is None else int(curve.steps[spike.back])
     end = f"back at step {back}" if back is not None else "it has not come back"
     return {
         "kind": "loss-spike",
@@ -260,19 +244,50 @@ def _spike_of(curve: _Curve) -> dict[str, Any] | None:
         "rank": curve.rank,
         "step": step,
         "value": value,
-        "median": usual,
-        "spread": float(spreads[at // _STRETCH - 1]),
+        "median": spike.median,
+        "spread": spike.spread,
         "back": back,
-        "text": f"{curve.key} of rank {curve.rank} rose to {value:.6g} at step {step}, from a median of {usual:.6g} "
-        f"over the {_STRETCH} rows before; {end}",
+        "text": f"{curve.key} of rank {curve.rank} rose to {value:.6g} at step {step}, from a median of "
+        f"{spike.median:.6g} over the {STRETCH} rows before; {end}",
+    }
+
+
+def _rise(run: Run, curves: list[Curve], world: int, known: KnownChanges) -> dict[str, Any] | None:
+    """Return where a loss rose for good: on all ranks, or on the one on which it rose most."""
+    found = [(curve, rise) for curve in curves if (rise := rise_of(curve, known)) is not None]
+    if not found:
+        return None
+    everywhere = world > 1 and len(found) == world
+    curve, rise = found[0] if everywhere else max(found, key=lambda each: each[1].end / each[1].low)
+    step, last_step = int(curve.steps[rise.at]), int(curve.steps[-1])
+    who = " on every rank" if everywhere else ""
+    whose = curve.key if everywhere or world == 1 else f"{curve.key} of rank {curve.rank}"
+    end = f"a median of {rise.end:.6g} over the last {rise.rows} rows"
+    if rise.is_above_start:
+        rose = "diverges" if rise.end > _DIVERGES * rise.start else "rises"
+        said = f"{rose}{who} from step {step} on, and ended above its start: {end}, {rise.start:.6g} at the start"
+    else:
+        said = f"rises{who} from {rise.low:.6g} at step {step}, and has not come back by step {last_step}: {end}"
+    rates = _beside(run, step, is_learning_rate)
+    return {
+        "kind": "loss-rise",
+        "key": curve.key,
+        "rank": None if everywhere else curve.rank,
+        "step": step,
+        "value": rise.end,
+        "median": rise.low,
+        "back": None,
+        "last_step": last_step,
+        **({"beside": rates} if rates else {}),
+        "text": f"{whose} {said}{_words_beside(rates)}",
     }
 
 
 # A loss that stands still
 
 
-def _still(curves: list[_Curve], world: int) -> dict[str, Any] | None:
-    """Return from where on a loss has not changed up to the end: on the first rank with that."""
+def _still(curves: list[Curve], world: int) -> dict[str, Any] | None:
+    """Return from where on a loss has not changed up to the end, or comes again: on the first rank with that."""
     import numpy as np
 
     found = []
@@ -284,13 +299,16 @@ def _still(curves: list[_Curve], world: int) -> dict[str, Any] | None:
         others = np.flatnonzero(~(np.abs(values - last) <= _STILL * abs(last)))
         start = int(others[-1]) + 1 if len(others) else 0
         if len(values) - start >= _STILL_ROWS:
-            found.append((curve, start, last))
+            found.append((curve, start, 0))
+        elif (again := _comes_again(values)) is not None:
+            found.append((curve, *again))
     if not found:
         return None
-    curve, start, value = found[0]
-    step, last_step = int(curve.steps[start]), int(curve.steps[-1])
+    curve, start, length = found[0]
+    value, step, last_step = float(curve.values[-1]), int(curve.steps[start]), int(curve.steps[-1])
     everywhere = world > 1 and len(found) == world
     who = " on every rank" if everywhere else f" on rank {curve.rank}" if world > 1 else ""
+    said = f"has the same values again every {length} rows" if length else f"stands still at {value:.6g}"
     return {
         "kind": "loss-still",
         "key": curve.key,
@@ -298,8 +316,83 @@ def _still(curves: list[_Curve], world: int) -> dict[str, Any] | None:
         "step": step,
         "value": value,
         "last_step": last_step,
-        "text": f"{curve.key} stands still at {value:.6g} from step {step} to step {last_step}{who}",
+        "text": f"{curve.key} {said} from step {step} to step {last_step}{who}",
     }
+
+
+def _comes_again(values: Any) -> tuple[int, int] | None:
+    """Return from which row on the values come again after some rows, and after how many; None where they do not.
+
+    Of batches in the same order that is what weights which do not change give. Two whole rounds must have come again.
+    """
+    import numpy as np
+
+    near = _STILL * np.abs(values)
+    same = np.flatnonzero(np.abs(values[:-1] - values[-1]) <= near[-1])[-_LENGTHS:]
+    for length in (len(values) - 1 - same[::-1]).tolist():
+        least = max(_STILL_ROWS, 2 * length)
+        if len(values) - length < least:
+            return None
+        tail = values[-least - length :]
+        if not (np.abs(tail[length:] - tail[:-length]) <= near[-least:]).all():
+            continue
+        other = np.flatnonzero(~(np.abs(values[length:] - values[:-length]) <= near[length:]))
+        return (int(other[-1]) + 1 if len(other) else 0), length
+    return None
+
+
+# A learning rate of 0
+
+
+def _zero_rate(run: Run, curves: dict[str, list[Curve]]) -> dict[str, Any] | None:
+    """Return from where on all learning rates are 0 up to the end, although a loss of training is recorded."""
+    import numpy as np
+
+    rates = [
+        series_of(run.table, key)
+        for key, cells in run.table.cells.items()
+        if cells.are_numbers and is_learning_rate(key) and cells.count
+    ]
+    key = next((key for key in curves if not is_validation(key)), None)
+    if not rates or key is None or any(rate.values[-1] != 0 or _is_rounded(rate.values) for rate in rates):
+        return None
+    moving = [np.flatnonzero(rate.values) for rate in rates]
+    step = max(float(rate.steps[at[-1] + 1 if len(at) else 0]) for rate, at in zip(rates, moving, strict=True))
+    loss = curves[key][0]
+    values = loss.values[loss.steps >= step]
+    values = values[np.isfinite(values)]
+    if len(values) < max(_STILL_ROWS, len(loss.values) // _OF_RUN) or _falls(values):
+        return None
+    return {
+        "kind": "zero-lr",
+        "key": rates[0].name,
+        "rank": None,
+        "step": int(step),
+        "value": 0.0,
+        "last_step": int(loss.steps[-1]),
+        "text": f"{rates[0].name} is 0 from step {int(step)} on, and {key} has not fallen in the {len(values)} rows "
+        "since",
+    }
+
+
+def _is_rounded(values: Any) -> bool:
+    """Tell whether a rate was recorded with so few digits after the point that a small one is 0."""
+    import numpy as np
+
+    held = np.unique(np.abs(values[values != 0]))
+    if len(held) < _DIGITS or held[-1] > 1000 * held[0]:
+        return False
+    least = 10.0 ** np.round(np.log10(held[0]))
+    return bool(np.allclose(held / least, np.round(held / least), rtol=0, atol=1e-6))
+
+
+def _falls(values: Any) -> bool:
+    """Tell whether a loss falls from its first quarter to its last, beyond its noise."""
+    import numpy as np
+
+    quarter = len(values) // 4
+    (first, last), spreads = middles(np.stack([values[:quarter], values[-quarter:]]))
+    return bool(first - last > max(0.05 * abs(first), 5 * float(spreads.max()) * np.sqrt(2 / quarter)))
 
 
 def _in_words(value: str) -> str:

@@ -47,6 +47,12 @@ _STEP_TIMES = {
     *("elapsed time per iteration", "time per iteration"),
 }
 _ACCURACIES = {"accuracy", "acc", "accuracies", "top1", "top5"}
+_WEIGHTS = {"weight", "coef", "coeff", "coefficient", "beta", "lambda", "temperature"}
+_OF_GAMES = {"reward", "rewards", "rew", "return", "returns", "advantage", "advantages"}
+_PLAYERS = {
+    *("d", "g", "disc", "discriminator", "gen", "generator", "adv", "adversarial", "fake"),
+    *("actor", "critic", "policy", "pg", "vf"),
+}
 _OPTIMIZER = {"gnorm", "momentum", "wd"}
 _OPTIMIZER_PAIRS = ("grad norm", "gradient norm", "param norm", "weight decay", "loss scale")
 _SHORT_PARTS = {"dtd": "data", "dtf": "forward", "dtb": "backward", "dto": "optimizer", "dtc": "comm", "dtw": "wait"}
@@ -173,6 +179,17 @@ def _plain(name: str) -> str:
 def is_memory(name: str) -> bool:
     """Tell whether a metric is an amount of memory."""
     return any(word.startswith("mem") or word in {"rss", "vram", "maxmem"} for word in words_of(name))
+
+
+def weighs_a_term(name: str) -> bool:
+    """Tell whether a metric is what a term of the loss is multiplied by: ``kl_weight``, ``beta``; not weight decay."""
+    return not _WEIGHTS.isdisjoint(words_of(name)) and not is_optimizer(name) and not is_loss_term(name)
+
+
+def is_of_a_game(name: str) -> bool:
+    """Tell whether a metric is of a training whose losses need not fall: rewards, losses of models that compete."""
+    words = set(words_of(name))
+    return not words.isdisjoint(_OF_GAMES) or ("loss" in words and not words.isdisjoint(_PLAYERS))
 
 
 def is_optimizer(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Say what stands out in the losses of a run that recorded them: NaN, a spike, a loss that stands still.
+"""Say what stands out in the losses of a run that recorded them: NaN, a rise, a learning rate of 0, standing still.
 
 The run's own end has looked at the curves of all ranks (`ezpz.track.loss_findings`) and written ``findings`` into its
 ``run.json``. They ended nothing, so they come after whatever did; but for a training that was asked to end when its
@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ended_by_loss", "of_losses"]
 
-_ORDER = ("non-finite-loss", "weights-differ", "same-batches", "loss-spike", "loss-still")
+_ORDER = (
+    "non-finite-loss",
+    "weights-differ",
+    "same-batches",
+    "loss-rise",
+    "zero-lr",
+    "loss-spike",
+    "loss-still",
+)
 _ADVICE = {
     "non-finite-loss": "Look at the batch and the gradients of that step on that rank: a smaller learning rate, "
     "clipping (max_norm), bf16 in place of fp16, or a division by zero in the loss",
@@ -30,6 +38,10 @@ _ADVICE = {
     "weights-differ": "Begin with the same weights on all ranks: DistributedDataParallel, ezpz.wrap_model or a "
     "broadcast sends rank 0's. Look for what changes them on one rank alone: a checkpoint that one rank loads, code "
     "behind `if rank == 0`, another state of the optimizer. If nothing does, test that rank's memory and device",
+    "loss-rise": "Try a smaller learning rate, a warm-up, or clipping (max_norm); look what changed there: data, "
+    "learning rate, a checkpoint that was loaded",
+    "zero-lr": "Look at the schedule: its number of steps (counted per batch or per step of the optimizer, per rank or "
+    "in all), and what a checkpoint has restored",
     "loss-spike": "Compare the batch of that step with others, and grad_norm and the learning rate around it",
     "loss-still": "Look whether the optimizer has all parameters, its learning rate is above 0, the gradients reach "
     "them, and the batch changes from step to step",
@@ -54,7 +66,7 @@ def ended_by_loss(facts: Facts) -> Iterator[Cause]:
 
 
 def of_losses(facts: Facts) -> Iterator[Cause]:
-    """A loss became NaN or infinite for good, had a spike, or did not change any more."""
+    """A loss became NaN or infinite for good, rose, or did not change any more; or the learning rate is 0."""
     ended = any(ended_by_loss(facts))
     yield from (each for each in _found(facts) if not (ended and each.cause == "non-finite-loss"))
 
@@ -92,5 +104,7 @@ def _evidence(finding: Finding) -> Iterator[str]:
             f"in {finding.different} of {finding.looks} looks from there on the checksums of their weights differed; "
             "those of their gradients were the same in all looks"
         )
+    elif finding.kind == "loss-rise" and finding.median is not None:
+        yield f"its lowest level before is {finding.median:.6g}"
     elif finding.kind == "loss-spike" and finding.spread is not None:
         yield f"before it the values spread by {finding.spread:.3g} (1.4826 times the median absolute deviation)"
