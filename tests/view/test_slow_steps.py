@@ -6,6 +6,7 @@ import random
 import pytest
 
 from ezpz.track.run_reader import open_run
+from ezpz.view.compare.slower_steps import slower_steps
 from ezpz.view.slow_steps import slow_findings
 from ezpz.why import Facts, diagnose
 
@@ -326,3 +327,62 @@ def test_what_is_found_becomes_a_cause_that_ended_nothing(tmp_path):
     assert (cause.cause, cause.certainty, cause.text) == ("slower-steps", 1, findings[0]["text"])
     assert "num_workers" in cause.advice
     assert "waiting for data 92 %" in cause.evidence[1]
+
+
+# Two runs: what is said of the second beside the first.
+
+
+def is_steady(run):
+    for _ in range(300):
+        run.wait(0.001)
+        run.row(0.02)
+
+
+def waits_longer(run):
+    for _ in range(300):
+        run.wait(0.03)
+        run.row(0.02)
+
+
+def saves_often(run):
+    for step in range(300):
+        run.wait(0.001)
+        run.row(0.02)
+        if step % 20 == 19:
+            run.spend("checkpoint", 0.8)
+
+
+def computes_longer(run):
+    for _ in range(300):
+        run.wait(0.001)
+        run.row(0.05)
+
+
+def waits_and_computes_longer(run):
+    for _ in range(300):
+        run.wait(0.03)
+        run.row(0.04)
+
+
+BESIDE_STEADY = {
+    waits_longer: ("B's steps take 2.4 x as long", ": all of it waits for data"),
+    saves_often: ("B's steps take 2.8 x as long", ": all of it is saving"),
+    computes_longer: ("B's steps take 2.4 x as long", ": nothing that was measured explains it (waiting for data)"),
+    waits_and_computes_longer: ("B's steps take 3.3 x as long", ": 59 % of it waits for data"),
+    is_steady: ("", ""),
+}
+
+
+@pytest.mark.parametrize("load", BESIDE_STEADY, ids=lambda load: load.__name__)
+def test_of_two_runs_the_part_that_differs_is_named(load, tmp_path):
+    runs = []
+    for number, make in enumerate((is_steady, load)):
+        run = Recorded(tmp_path / str(number), number)
+        make(run)
+        runs.append(run.run())
+    text = slower_steps((runs[0], runs[1]), ("A", "B"))
+    begin, end = BESIDE_STEADY[load]
+    assert text.startswith(begin), text
+    assert text.endswith(end), text
+    assert bool(text) == bool(begin)
+    assert slower_steps((runs[1], runs[0]), ("B", "A")) == text

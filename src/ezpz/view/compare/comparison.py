@@ -16,6 +16,7 @@ from ezpz.view.compare.divergence import measure, tolerance
 from ezpz.view.compare.explaining_setting import Clues
 from ezpz.view.compare.paired_curves import SeriesByName, choose_metric, pair, rate_difference
 from ezpz.view.compare.setting_differences import is_half, why_not
+from ezpz.view.compare.slower_steps import slower_steps
 from ezpz.view.compare.step_differences import batch_sizes, compare_seen, is_rate_of_optimizer
 from ezpz.view.compare.throughput import compare_throughput
 from ezpz.view.compare.which_is_better import which_is_better
@@ -49,6 +50,7 @@ class Comparison:
         throughput: How fast they are; None where too little was recorded.
         batches: Whether they have trained on the same batches; None where that is not known.
         reached: Which of them is better at the end, by each metric of the card; empty where they are not comparable.
+        slower: Whose steps take longer, and which part of a step that is, in words; empty where they do not.
     """
 
     letters: tuple[str, str]
@@ -60,6 +62,7 @@ class Comparison:
     throughput: Throughput | None
     batches: Batches | None = None
     reached: tuple[Reached, ...] = ()
+    slower: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,12 @@ def compare_runs(runs: Sequence[Run], metric: str | None = None) -> list[Compari
         raise UsageError(f"cannot compare {len(runs)} runs (from the command line); expected 2 to 26 run folders.")
     seen = [_Seen(run, ascii_uppercase[number], SeriesByName(run)) for number, run in enumerate(runs)]
     choose_metric([each.series for each in seen], metric)  # a name that no run has is an error at once
-    return [_compare(seen[0], other, metric) for other in seen[1:]]
+    return [
+        replace(
+            _compare(seen[0], other, metric), slower=slower_steps((runs[0], other.run), (seen[0].letter, other.letter))
+        )
+        for other in seen[1:]
+    ]
 
 
 def _compare(first: _Seen, second: _Seen, metric_name: str | None) -> Comparison:

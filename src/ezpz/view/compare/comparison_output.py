@@ -46,6 +46,7 @@ def as_object(runs: Sequence[Run], places: Sequence[Path], comparisons: Sequence
                 "exit_code": item.verdict.exit_code,
                 "step": item.verdict.step,
                 "notes": item.verdict.notes,
+                "slower": item.slower or None,
                 "metric": item.metric or None,
                 "divergence": asdict(item.divergence) if item.divergence else None,
                 "batches": asdict(item.batches) if item.batches else None,
@@ -127,7 +128,8 @@ def _verdict(item: Comparison, many: bool, width: int, paint: Callable[[str, str
     head = f"{item.letters[1]} against {item.letters[0]}: " if many else ""
     texts = [head + visible(item.verdict.text)]
     lines = [paint(line, meaning) for text in texts for line in wrap(text, width, break_on_hyphens=False)]
-    return lines + [line for note in item.verdict.notes for line in wrap(visible(note), width, break_on_hyphens=False)]
+    notes = [*item.verdict.notes, *([item.slower] if item.slower else [])]
+    return lines + [line for note in notes for line in wrap(visible(note), width, break_on_hyphens=False)]
 
 
 def _runs(
