@@ -13,7 +13,7 @@ from ezpz.track.run_reader import open_run
 from ezpz.view.card import card, resume_words
 from ezpz.view.run_summary import accuracies
 from ezpz.view.terminal.screen import Screen
-from lab.run_folders import environ
+from lab.run_folders import environ, leave_run
 
 NORMAL, WIDE, NARROW, PLAIN = Screen(80), Screen(200), Screen(40), Screen(80, ascii_only=True)
 
@@ -181,3 +181,11 @@ def test_paths_are_those_of_the_shell_also_when_the_program_has_changed_its_fold
     (tmp_path / "other").mkdir()
     monkeypatch.setenv("PWD", str(tmp_path / "other"))
     assert recorded([{"loss": 1.0}])[1]["next"] == f"ezpz report {tmp_path}/work/run"
+
+
+def test_a_run_whose_steps_were_slow_says_so_in_one_line(tmp_path):
+    text = "from step 150 on a step takes 4.8 x as long (25.7 ms → 125 ms); 82 % of it waits for the DataLoader"
+    found = [{"kind": "slower-steps", "key": "steps", "step": 150, "text": text}]
+    facts = {"name": "mine", "state": "finished", "findings": found}
+    lines = card(leave_run(tmp_path / "run", [{"step": 0, "m": {"loss": 1.0}}], facts), {}, NORMAL)
+    assert "  slow        from step 150 on a step takes 4.8 x as long (25.7 ms → 125 ms)" in lines

@@ -162,8 +162,9 @@ def test_the_page_shows_first_what_people_ask_first(run):
     assert write_report(run) == run.folder / "report.html"
     assert Page((run.folder / "report.html").read_text()).data == page.data
     assert not list(run.folder.glob(".*.tmp"))
-    charts = "loss tokens-per-sec-tok-s mfu where-a-step-s-time-goes seconds-per-step dtf-by-rank loss-over-all-ranks"
-    assert page.charts == [f"chart-{name}" for name in (*charts.split(), "memory-peak", "lr", "start-up")]
+    charts = "loss tokens-per-sec-tok-s mfu where-a-step-s-time-goes seconds-of-a-step-by-part "
+    charts += "seconds-per-step dtf-by-rank loss-over-all-ranks memory-peak lr start-up"
+    assert page.charts == [f"chart-{name}" for name in charts.split()]
     for text in ("finished", "1 h 2 min", "100 (0 to 99)", "4 on 2 hosts", "train.py --lr 1e-3", "model.dropout"):
         assert text in page.text
     for card in ("last train/loss", "best val/loss", "41.0 %", "100,050 tok/s", "29.8 GiB", "9.5 s"):
@@ -352,10 +353,10 @@ def test_what_happened_in_a_run_is_told_as_events(tmp_path):
 def test_the_map_of_ranks_shows_a_time_before_the_first_collective_and_names_the_slowest(run):
     page = Page(build_page(run))
     assert "rank 2 is the slowest: 200 ms, 1.67 x the median of the others" in page.text
-    heat = page.data[5]
+    heat = page.data[6]
     assert [line["name"] for line in heat["lines"]] == ["rank 0", "rank 1", "rank 2", "rank 3"]
     assert heat["lines"][2]["y"] == [0.2] * 100
-    band = page.data[6]
+    band = page.data[7]
     assert [line["y"][0] for line in band["lines"]] == [0, 150, 300]
 
 

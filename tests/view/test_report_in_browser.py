@@ -32,8 +32,8 @@ def count(browser, selector):
 
 
 def has_all_charts_and_asks_nothing_of_the_network(page, dark):
-    assert page.ask("document.documentElement.dataset.ready") == "10"
-    assert count(page, "figure svg[role=img]") == 10
+    assert page.ask("document.documentElement.dataset.ready") == "11"
+    assert count(page, "figure svg[role=img]") == 11
     assert page.ask("document.title") == "run"
     assert {url.partition(":")[0] for url in page.requests} == {"file", "data"}
     assert sum(url.startswith("file:") for url in page.requests) == 1
@@ -248,7 +248,7 @@ def test_on_a_phone_every_picture_fits_and_its_text_can_be_read(show, run):
         const size = parseFloat(getComputedStyle(svg.querySelector("text")).fontSize) * scale;
         return [svg.closest("figure").id, svg.clientWidth, size, Math.min(...texts.map((each) => each.left))];
     })""")
-    assert len(shown) == 10
+    assert len(shown) == 11
     for name, width, size, left in shown:
         if name == "chart-dtf-by-rank":  # a map of ranks is scrolled
             continue
@@ -318,7 +318,7 @@ def test_a_foreign_script_would_not_run_even_if_it_got_in(browser, run, tmp_path
     )
     browser.open(path)
     assert browser.ask("window.hacked === undefined")
-    assert browser.ask("document.documentElement.dataset.ready") == "10"
+    assert browser.ask("document.documentElement.dataset.ready") == "11"
     assert any("Content Security Policy" in text for text in browser.complaints)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from ezpz.track.run_reader import open_run
 from ezpz.view.compare.slower_steps import slower_steps
+from ezpz.view.report import build_page
 from ezpz.view.slow_steps import slow_findings
 from ezpz.why import Facts, diagnose
 
@@ -386,3 +387,16 @@ def test_of_two_runs_the_part_that_differs_is_named(load, tmp_path):
     assert text.endswith(end), text
     assert bool(text) == bool(begin)
     assert slower_steps((runs[1], runs[0]), ("B", "A")) == text
+
+
+def test_the_report_draws_the_parts_or_says_what_is_missing(tmp_path):
+    run = Recorded(tmp_path / "parts", 1)
+    loader_slows(run)
+    page = build_page(run.run())
+    assert "Seconds of a step by part" in page
+    assert "waiting for the DataLoader (2 workers) " in page
+    run = Recorded(tmp_path / "none", 1)
+    saves_by_itself(run)
+    page = build_page(run.run())
+    assert "no part of them was measured" in page
+    assert "Seconds of a step by part" not in page

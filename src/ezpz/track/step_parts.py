@@ -194,14 +194,14 @@ def _shared_out(total: float, room: Any, *, every: bool) -> Any:
     Args:
         total: The seconds.
         room: float64 array of shape (rows,): how long each took, beside other parts.
-        every: Whether each step has its share; else those have it first that took longer than the median.
+        every: Whether each step has its share; else the longest have it first.
     """
     import numpy as np
 
     room = room.clip(0.0)
     given = np.zeros(len(room))
     if not every and len(room) > 1:
-        more = (room - np.median(room)).clip(0.0)
+        more = room - room.min()
         order = np.argsort(-more, kind="stable")
         before = np.cumsum(more[order]) - more[order]
         given[order] = np.minimum(more[order], (total - before).clip(0.0))

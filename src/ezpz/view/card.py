@@ -6,6 +6,7 @@
       speed       5,208 samples/s, 2,604 per rank
       step        24.6 ms (median), 26.7 ms the first, 67.5 ms the slowest
       first step  3.12 s after the start of the program
+      slow        from step 300 on a step takes 12 x as long (21 ms → 270 ms)
       report      outputs/test_dist/2026-11-20-162001/report.html
       next        ezpz open outputs/test_dist/2026-11-20-162001
 
@@ -31,7 +32,7 @@ from ezpz.track.steps import epochs_of, rows_of_training, steps_of
 from ezpz.view.run_summary import RunSummary
 from ezpz.view.terminal.screen import Screen, look, say
 from ezpz.view.terminal.width import cleaned, columns
-from ezpz.visible import LINES, is_closed, shell_line, visible
+from ezpz.visible import LINES, is_closed, shell_line, shorten, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -47,6 +48,7 @@ _LABEL = 12  # columns
 _COLORS = {"finished": 32, "exited": 33, "stopped": 33, "failed": 31, "died": 31}
 _RATES = {"tok/s": "tokens/s"}
 _MOST = 2  # validation losses, and accuracies
+_SLOW = {"slower-steps", "slow-every", "slow-part"}  # findings of `ezpz.view.slow_steps`
 _STUCK = 0.5  # seconds that a stream without a reader may delay the end of a run
 
 
@@ -102,8 +104,10 @@ def card(run: Run, paths: Mapping[str, Path], screen: Screen, *, ranks: int = 0)
     rows = [*_reached(summary), *_speed(summary, ranks)]
     if summary.first_step_seconds is not None:
         rows.append(("first step", f"{duration(summary.first_step_seconds)} after the start of the program"))
-    rows += _places(run, paths)
     width = min(screen.width, _WIDEST)
+    slow = next((each.text for each in run.record.findings if each.kind in _SLOW and each.text), "")
+    rows += [("slow", shorten(visible(slow.partition("; ")[0]), width - _LABEL - 2))] if slow else []
+    rows += _places(run, paths)
     title = cleaned(_title(summary), ascii_only=screen.ascii_only)
     dash, arrow = ("-", "->") if screen.ascii_only else ("─", "→")
     room = width - 6

@@ -150,60 +150,77 @@ def _band(lines: Sequence[Line], band: tuple[int, int], axis: Axis, values: tupl
     return f'<path class="band" d="{path(xs, ys)}"/>'
 
 
-def area_chart(title: str, names: Sequence[str], steps: Any, shares: Any, axis: Axis, *, notes: list[str]) -> Chart:
-    """Return stacked shares that sum up to one, as a wide chart with a twin for narrow screens.
+def area_chart(
+    title: str, parts: Mapping[str, str], steps: Any, values: Any, axis: Axis, *, notes: list[str], unit: str = "%"
+) -> Chart:
+    """Return stacked parts, as a wide chart with a twin for narrow screens.
 
     Args:
         title: Its title.
-        names: The parts, lowest first.
+        parts: Names of the parts, lowest first, and the class of each one's colour.
         steps: float64 array of shape (points,).
-        shares: float64 array of shape (parts, points).
+        values: float64 array of shape (parts, points): shares that sum up to one, or seconds.
         axis: What it shares with the other charts.
         notes: Sentences below it.
+        unit: ``%`` for shares, ``s`` for seconds.
     """
-    wide, narrow = (_areas(title, names, steps, shares, axis, notes, frame) for frame in (WIDE, NARROW))
+    wide, narrow = (_areas(title, parts, steps, values, axis, notes, unit, frame) for frame in (WIDE, NARROW))
     return replace(wide, wide=True, twin=narrow)
 
 
 def _areas(  # noqa: PLR0917  # those of `area_chart`, and the frame
-    title: str, names: Sequence[str], steps: Any, shares: Any, axis: Axis, notes: list[str], frame: Frame
+    title: str,
+    names: Mapping[str, str],
+    steps: Any,
+    values: Any,
+    axis: Axis,
+    notes: list[str],
+    unit: str,
+    frame: Frame,
 ) -> Chart:
     import numpy as np
 
+    of_shares = unit == "%"
+    high = 1.0 if of_shares else float(values.sum(axis=0).max()) or 1.0
+    top_of_axis = (0.0, 100.0) if of_shares else (0.0, high)
+    frame = frame if of_shares else with_room(frame, top_of_axis)
+    shares = values / high
     width, height = frame.inside
     # The first and the last stretch reach to the ends of the axis, so that one point is a picture too.
     xs = np.concatenate([[0.0], place(steps, axis.ends, width), [float(width)]])
     tops = np.cumsum(shares, axis=0)
     tops = np.concatenate([tops[:, :1], tops, tops[:, -1:]], axis=1)
     floor = np.zeros(tops.shape[1])
+    colours = list(names.values())
     parts = []
     for index, top in enumerate(tops):
         outline = np.concatenate([top, floor[::-1]])
-        colour = _part_colour(names[index])
+        colour = colours[index]
         parts.append(
             f'<path class="area {colour}" d="{path(np.concatenate([xs, xs[::-1]]), (1.0 - outline) * height)}z"/>'
         )
         floor = top
     svg = (
         plot(frame, "".join(parts))
-        + f'<g class="over">{axis_y(frame, (0.0, 100.0), " %")}</g>'
+        + f'<g class="over">{axis_y(frame, top_of_axis, f" {unit}")}</g>'
         + axis_x(frame, axis.ends)
         + marks(frame, axis.ends, axis.restarts)
     )
-    means = np.mean(shares, axis=1)
+    means = np.mean(shares, axis=1) / (1.0 if of_shares else float(np.mean(shares.sum(axis=0))) or 1.0)
     texts = [f"{name} {100 * mean:.0f} %" for name, mean in zip(names, means.tolist(), strict=True)]
     data: dict[str, object] = {
         "kind": "shares",
         "title": title,
+        "unit": unit,
         "box": frame.box,
         "x": list(axis.ends),
         "steps": deltas(steps),
         "lines": [
-            {"name": name, "c": _part_colour(name), "y": rounded(np.round(row, 2))}
-            for name, row in zip(names, shares * 100, strict=True)
+            {"name": name, "c": colour, "y": rounded(np.round(row * 100, 2) if of_shares else row)}
+            for (name, colour), row in zip(names.items(), values, strict=True)
         ],
     }
-    legend = [(text, _part_colour(name)) for name, text in zip(names, texts, strict=True)]
+    legend = list(zip(texts, colours, strict=True))
     return Chart(title, f"{title}: {', '.join(texts)}", svg, (frame.width, frame.height), data, legend[::-1], notes)
 
 
@@ -252,7 +269,8 @@ def breakdown(series: Sequence[Series], axis: Axis) -> Chart | None:
     of = [f"{parts[part].name} is {part}" for part in names if part in parts and parts[part].name.lower() != part]
     notes = [", ".join(of)] if of else []
     notes += [f"other is the rest of {total.name}"] if total is not None else []
-    return area_chart("Where a step's time goes", names, steps[there], shares, axis, notes=notes)
+    coloured = {name: _part_colour(name) for name in names}
+    return area_chart("Where a step's time goes", coloured, steps[there], shares, axis, notes=notes)
 
 
 _ROW = 26  # pixels

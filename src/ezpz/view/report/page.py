@@ -29,6 +29,7 @@ from ezpz.view.report.mark import marked
 from ezpz.view.report.markup import document, figure, shown, slug
 from ezpz.view.report.page_tables import PagePart, facts_part, raw_part
 from ezpz.view.report.public import public_run
+from ezpz.view.report.step_time_chart import not_told, step_time_chart
 from ezpz.view.report.svg import span
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _POINTS = 4000  # stretches of steps that all lines together keep, so that 200 metrics make no huge page
 _FINEST, _COARSEST = 400, 40
+_LONG = 10.0  # seconds from the first row to the last
 _OVERLAID = 6  # lines in one chart
 _FACTS = (
     ("config", "Configuration", True),
@@ -122,7 +124,9 @@ def _chart_parts(run: Run, series: Sequence[Series]) -> Iterator[PagePart]:
     yield part("loss", "Loss", _overlaid("Loss", groups["loss"], axis, wide=True))
     yield part("throughput", "Throughput", each(groups["throughput"]))
     seconds = _overlaid("Seconds per step", times, axis, wide=len(times) > 1)
-    yield part("time", "Step time", [breakdown(times, axis), *seconds])
+    of_steps = step_time_chart(run, axis)
+    time = part("time", "Step time", [breakdown(times, axis), of_steps, *seconds])
+    yield time if of_steps or not _is_long(run) else replace(time, inside=time.inside + not_told(run))
     yield part("ranks", "Across ranks", _across_ranks(run, axis))
     yield part("memory", "Memory", _overlaid("Memory", groups["memory"], axis))
     yield part("optimizer", "Optimizer", each(groups["optimizer"]))
@@ -132,6 +136,12 @@ def _chart_parts(run: Run, series: Sequence[Series]) -> Iterator[PagePart]:
     yield replace(hardware, inside=hardware.inside + hardware_map(sampled))
     yield part("goodput", "Goodput", [goodput_chart(run)])
     yield part("startup", "Start-up", [startup_chart(run), hosts_startup_chart(run)])
+
+
+def _is_long(run: Run) -> bool:
+    """Tell whether a run took so long that people ask where its time went."""
+    first, last = run.table.time_range
+    return first is not None and last is not None and last - first >= _LONG
 
 
 def _other_parts(run: Run, series: Sequence[Series]) -> Iterator[PagePart]:

@@ -166,7 +166,7 @@ const values = (chart, step, row) => {
   }
   return chart.lines.map((line) => {
     const n = nearest(line.x, step), far = line.x[n] !== step && chart.kind === "lines" ? ` at ${line.x[n].toLocaleString("en")}` : "";
-    return [line.name, exact(line.y[n]) + (chart.kind === "shares" ? " %" : "") + far, line.c];
+    return [line.name, exact(line.y[n]) + (chart.kind === "shares" ? ` ${chart.unit}` : "") + far, line.c];
   });
 };
 const point = (chart, wanted, row) => {
