@@ -132,7 +132,7 @@ def shows_the_values_of_all_lines_at_the_pointers_step(page):
     assert tip[0] == "step 40"
     assert tip[1:] == ["train/loss", f"{2 + 8 * math.exp(-40 / 50):.6g}", "val/loss", "2.6"]
     assert count(page, "#chart-loss .hover circle") == 2
-    assert count(page, ".hover .cross") == 9  # the same step in every chart that has steps
+    assert count(page, ".hover .cross") == 10  # the same step in every chart that has steps
     page.hover("#chart-dtf-by-rank > svg", 0.5, 0.4)
     assert page.ask("document.querySelector('#chart-dtf-by-rank .tip').innerText").split("\n")[1:] == [
         "rank 2",
@@ -202,8 +202,8 @@ def saves_a_chart_as_csv(page, folder):
     assert lines[2].startswith("1,9.8")
     assert lines[2].endswith(",")
     assert len(lines) == 101
-    assert page.ask("csv(charts[9])").startswith('"stage","seconds"\n"import torch",3\n')
-    assert page.ask("csv(charts[5])").startswith('"step","rank 0","rank 1","rank 2","rank 3"\n0,0.12,0.12,0.2,0.12\n')
+    assert page.ask("csv(charts[10])").startswith('"stage","seconds"\n"import torch",3\n')
+    assert page.ask("csv(charts[6])").startswith('"step","rank 0","rank 1","rank 2","rank 3"\n0,0.12,0.12,0.2,0.12\n')
     assert page.complaints == []
 
 

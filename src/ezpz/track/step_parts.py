@@ -139,13 +139,14 @@ def _of_attempt(
         return None
     steps = training.step_array
     parts: dict[str, Any] = {}
+    room = seconds.copy()  # what no part has taken yet
     first = 0  # of the intervals that the record tells of
     for each in sections:
         last = int(np.searchsorted(steps[1:], each.step, side="right"))
-        if last > first:
-            for name, total in each.seconds.items():
-                held = parts.setdefault(name, np.zeros(len(seconds)))
-                held[first:last] += _shared_out(total, seconds[first:last] - held[first:last], every=name == DATA)
+        for name in sorted(each.seconds, key=lambda name: name == DATA) if last > first else ():
+            given = _shared_out(each.seconds[name], room[first:last], every=name == DATA)
+            parts.setdefault(name, np.zeros(len(seconds)))[first:last] += given
+            room[first:last] -= given
         first = max(first, last)
     _add_told(parts, training, seconds / apart, apart)
     evaluates = _evaluates(table, training)
