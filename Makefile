@@ -11,8 +11,9 @@
 # make matrix [K=expression] [REPEATS=20] [KILLS=200] [PROBES=300]: every fault case on every flavour, kills and cuts
 # at many moments, and jobs of Slurm, and of OpenPBS where /opt/pbs holds one, that end before their training, planted
 # troubles (ours, and 98 that no rule was written for) and 300 healthy launches, into the tables of
-# docs/reliability.md; pairs of runs for `ezpz compare`; set-up and ends of ranks under every launcher; what a run leaves when its job's time is over;
-# random kills of a chain of jobs, a training in jobs of one minute, and probes of hosts after as many failures
+# docs/reliability.md; pairs of runs for `ezpz compare`; set-up and ends of ranks under every launcher; what a run
+# leaves when its job's time is over; random kills of a chain of jobs, a training in jobs of one minute, and probes of
+# hosts after as many failures
 # make distros [K=expression]: the first hour and the core faults on distributions with their own Python and MPIs: this
 # machine's, and those that debootstrap can fetch, into the same page; root, some 20 minutes; then `make pythons`
 # make pythons [PYTHONS="3.10 3.12 3.13"] [K=expression]: the quick tests and all trainers under each Python that is on

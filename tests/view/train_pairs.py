@@ -95,7 +95,7 @@ def optimizer_of(model, settings):
 
 def set_up(run):
     """Set what a whole process has; return the model."""
-    os.environ.update(run.get("env", {}))
+    os.environ.update(run.get("env", {}), EZPZ_COMPARE_DATA="0" if run.get("sees_no_difference") else "1")
     torch.set_num_threads(run.get("threads", 1))
     torch.use_deterministic_algorithms(run.get("deterministic", False))
     torch.manual_seed(run.get("seed", 0))

@@ -119,10 +119,11 @@ def _other_data(apart: Divergence, clues: Clues) -> Cause | None:
     if batches is not None and batches.other_between is not None:
         same, other = batches.other_between
         begins = apart.first_different if (apart.first_different or 0) > same else step
-        if not same < (begins or 0) <= other:
+        if not same < (begins or 0) <= other + _NEAR:  # rank 0's own loss shows it a step later
             return None
         ranks = ", ".join(map(str, batches.other_ranks[:4])) + (", …" if len(batches.other_ranks) > 4 else "")
-        return Cause(Kind.DATA, note=batches.text, where=f" of rank{'s' * (len(batches.other_ranks) > 1)} {ranks}")
+        where = f" of rank{'s' * (len(batches.other_ranks) > 1)} {ranks}"
+        return Cause(Kind.DATA, note=batches.text, step=other if other == same + 1 else None, where=where)
     if batches is None or batches.other_from is None:
         return None
     if not _parts_at(batches.other_from, apart) and not -_NEAR <= step - batches.other_from <= _SLOW:
@@ -150,7 +151,8 @@ def _unexplained(apart: Divergence, clues: Clues) -> Cause:
     if clues.batches is not None and clues.batches.same_at(apart.numerics or 0):
         what = "the random numbers of stochastic layers, or the code" if clues.is_random else "the code"
         return Cause(None, note=f"both have the same batches: look at {what}")
-    if apart.shared is not None and apart.shared > _SAME_BATCHES:
+    others = clues.batches is not None and clues.batches.other_ranks
+    if apart.shared is not None and apart.shared > _SAME_BATCHES and not others:
         what = "the random numbers of stochastic layers, or the code" if clues.is_random else "the code"
         return Cause(None, note=f"both seem to see the same batches (correlation {apart.shared:.2f}): look at {what}")
     return Cause(Kind.DATA, note=_batches(apart))
