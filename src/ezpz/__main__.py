@@ -6,9 +6,10 @@ from ezpz.interrupt import end_silently
 
 end_silently()  # before any other import: Ctrl-C shall not meet one
 
-from ezpz.interpreter import collect_rarely, leave, leave_working_folder  # noqa: E402
+from ezpz.interpreter import collect_rarely, leave, leave_working_folder, name_other_library  # noqa: E402
 
 leave_working_folder()
+name_other_library()
 collect_rarely()
 
 from ezpz.cli import main  # noqa: E402  # and nothing before that

@@ -12,6 +12,7 @@ import sys
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import TracebackType
     from typing import NoReturn
 
 _SAFE_PATH = (3, 11)  # the first Python that knows -P
@@ -68,6 +69,28 @@ def leave_working_folder() -> None:
         folder = ""
     if sys.path[0] in {"", folder}:
         del sys.path[0]
+
+
+def name_other_library() -> None:
+    """Let PYTHONHOME be named, in one line, where it has the library of another Python, which lacks modules of ours."""
+    home = os.environ.get("PYTHONHOME")
+    if not home:
+        return
+    usual = sys.excepthook
+
+    def tell(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+        name = getattr(error, "name", None)
+        if not isinstance(error, ImportError) or name not in sys.stdlib_module_names:
+            usual(kind, error, frames)
+            return
+        sys.stderr.write(
+            f"ezpz: {sys.executable} finds no module {name} of its own in PYTHONHOME={home} (from the environment); "
+            "expected the library of this Python. Run `unset PYTHONHOME`.\n"
+        )
+        sys.stderr.flush()
+        os._exit(125)
+
+    sys.excepthook = tell
 
 
 def open_standard_files() -> None:

@@ -100,11 +100,12 @@ def _notes(seen: Survey, interface: str) -> tuple[str, ...]:
 
 def _mpi(seen: Survey) -> tuple[str | None, str | None, str]:
     """Return name and path of the ``mpiexec`` that a launch would use, as it names itself, and the source of that."""
-    found = find_mpiexec(seen.allocation, seen.scheduler, os.environ, probe.run, seen.site.site)
+    found = find_mpiexec(seen.allocation, seen.scheduler, os.environ, probe.tools(), seen.site.site)
     if not found.path:
         return None, None, found.lack
     if not found.identity.name:
-        return None, found.path, f"{found.path} --version gives no known name"
+        fails = f"{found.path} does not run: {found.identity.error}"
+        return None, found.path, fails if found.identity.error else f"{found.path} --version gives no known name"
     version = ".".join(map(str, found.identity.version))
     title = flavours.flavour(found.identity.name).title
     title = title.removesuffix(f" {version.partition('.')[0]}")  # "Open MPI 5" is known by its version

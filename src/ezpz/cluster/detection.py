@@ -8,7 +8,7 @@ from __future__ import annotations
 from ezpz.cluster.allocation import Allocation
 from ezpz.cluster.earlier_exports import is_known_jobless
 from ezpz.cluster.probe import host_name, is_same_host, run_nothing
-from ezpz.cluster.questions import ask_ahead, failed, finish, listed, unanswered
+from ezpz.cluster.questions import ask_ahead, failed, finish, listed, said, unanswered
 from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError
 from ezpz.fields import replace
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.scheduler import Scheduler
 
 _DEEPEST = 64  # ancestors that are looked at: far more than shells are ever nested
+_SHOWN = 120  # characters of what a program said as it failed
 
 
 def find(environ: Mapping[str, str], read: Read, run: Run, *, more: bool) -> Allocation:
@@ -83,10 +84,20 @@ def _this_host(read: Read, run: Run) -> Allocation:
     marks = ", ".join(f"no {mark}" for one in schedulers() for mark in one.marks[:1])
     programs = [program for one in schedulers() for program in one.programs]  # in one order, whichever was done first
     silent, broken = ([name for name in programs if name in names] for names in (unanswered(run), failed(run)))
-    doubts = [f"no answer of {listed(silent)}"] * bool(silent) + [f"{listed(broken)} failed"] * bool(broken)
+    doubts = [f"no answer of {listed(silent)}"] * bool(silent)
+    doubts += [f"{name} failed{': ' if words else ''}{words[:_SHOWN]}" for name, words in _words_of(broken, run)]
     looked = f"{marks}; {', '.join(doubts) or 'no running job of yours on this host'}"
     origin = {"scheduler": looked, "job_id": looked, "hosts": "the host name"}
     return Allocation("none", "", (host_name(read),), origin=origin)
+
+
+def _words_of(programs: list[str], run: Run) -> list[tuple[str, str]]:
+    """Return names of programs that failed, each with what it said; those that said the same share one entry."""
+    names: dict[str, list[str]] = {}
+    for program in programs:
+        words = said(run, program)
+        names.setdefault(words, []).append(program)
+    return [(listed(each), words) for words, each in names.items()]
 
 
 def _unsaid(found: Allocation, environ: Mapping[str, str], run: Run, *, more: bool) -> Iterator[str]:

@@ -7,6 +7,7 @@ import os
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
     from ezpz.cluster.allocation import Read
+    from ezpz.cluster.questions import Questions
 
 
 # Whether a name means this host.
@@ -17,7 +18,7 @@ def is_here(host: str) -> bool:
     return host.split(".", maxsplit=1)[0] in {os.uname().nodename.split(".")[0], "localhost", "127"}
 
 
-__all__ = ["host_name", "is_here", "is_same_host", "read", "run", "run_nothing"]
+__all__ = ["host_name", "is_here", "is_same_host", "read", "run", "run_nothing", "tools"]
 
 _silent: list[str] = []  # tools that gave no answer in time: they are asked nothing more
 _TOOL_LIMIT = 5.0  # seconds: a driver's tool may have to wake the devices, but must not hold up a launch
@@ -34,11 +35,16 @@ def read(path: str | os.PathLike[str]) -> str | None:
 
 def run(argv: list[str]) -> str | None:
     """Return what a command printed, or None when it is absent, fails or exceeds five seconds."""
+    return tools()(argv)
+
+
+def tools() -> Questions:
+    """Return what asks the tools of this host, each for five seconds at most, and keeps what they say as they fail."""
     from ezpz.cluster.questions import Questions  # which most launches need not
 
     questions = Questions(_TOOL_LIMIT)
     questions.unanswered = _silent
-    return questions(argv)
+    return questions
 
 
 def run_nothing(argv: list[str]) -> str | None:

@@ -34,7 +34,8 @@ class Questions:
         limit: How long each command may take, in seconds.
         unanswered: Names of the programs that exceeded it.
         failed: Names of the programs that ended with an error.
-        said: The last line of what each of these printed on stderr; empty where that cannot be kept.
+        said: The last line of what each of these printed on stderr, else the first on stdout; empty where it cannot be
+            kept.
     """
 
     def __init__(self, limit: float = SCHEDULER_LIMIT) -> None:
@@ -193,8 +194,8 @@ class _Question:
         except TimeoutExpired:
             return False
         if self.code and self._errors >= 0:
-            lines = os.pread(self._errors, _ERROR, 0).decode(errors="replace").split("\n")
-            self.error = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
+            # nvidia-smi tells on stdout why it fails, and details below.
+            self.error = _line(os.pread(self._errors, _ERROR, 0), -1) or _line(self.text[:_ERROR], 0)
         self._close_errors()
         return True
 
@@ -215,6 +216,12 @@ class _Question:
             self._process.wait(_DYING)
         except (OSError, TimeoutExpired):
             pass  # it is gone, or waits for a file system that does not answer, for which a launch does not wait
+
+
+def _line(output: bytes | bytearray, place: int) -> str:
+    """Return the first line that is not empty, or the last, for a place of -1."""
+    lines = [" ".join(line.split()) for line in output.decode(errors="replace").split("\n") if line.strip()]
+    return lines[place] if lines else ""
 
 
 def ask_ahead(run: Run, lines: Iterable[list[str]]) -> None:
@@ -247,7 +254,7 @@ def failed(run: Run) -> tuple[str, ...]:
 
 
 def said(run: Run, program: str) -> str:
-    """Return the last line on stderr of a program that has ended with an error; empty where that is not known."""
+    """Return what a program that has ended with an error said of it, a line; empty where that is not known."""
     return run.said.get(program, "") if isinstance(run, Questions) else ""
 
 

@@ -9,6 +9,7 @@ import re
 import sys
 
 from ezpz.cluster.cache import keep, kept, state_of
+from ezpz.cluster.questions import said
 from ezpz.cluster.scheduler import RemoteShellAccess, Scheduler, schedulers
 from ezpz.errors import LaunchError, UsageError, did_you_mean
 from ezpz.fields import Record
@@ -107,12 +108,14 @@ class Identity(Record):
         version: Its version.
         output: What an unknown program printed.
         passes_on: Whether it is a scheduler's own, a script that starts the MPI behind it.
+        error: What an unknown program said as it failed; empty where it did not fail.
     """
 
     name: str
     version: tuple[int, ...] = ()
     output: str = ""
     passes_on: bool = False
+    error: str = ""
 
 
 class Mpiexec(Record):
@@ -298,6 +301,11 @@ def find_mpiexec(
 def _unknown(found: Mpiexec) -> LaunchError:
     output = " ".join(found.identity.output.split())[:_SHOWN]
     names = ", ".join((LOCAL, *MPI_FLAVOURS, LAST_RESORT))
+    if found.identity.error and not output:
+        return LaunchError(
+            f"{found.path} does not run: {found.identity.error[:_SHOWN]} (--version, --help); expected the mpiexec of "
+            f"an MPI. Load the module that it needs, or choose with `launch --flavour NAME …`: one of {names}."
+        )
     return LaunchError(
         f"{found.path} does not say which MPI it is: it printed {output!r} (--version, --help); expected one of "
         f"{names}. Name it with `launch --flavour NAME …`."
@@ -371,7 +379,7 @@ def _ask(path: str, run: Run, name: str) -> Identity:
         # PALS prints no version that names it: its folder or its options do.
         output = f"{output}\n{run([path, '--help']) or ''}"
         name = flavours.identify(f"{os.path.realpath(path)}\n{output}")
-    return Identity(name, _numbers(output), output.strip())
+    return Identity(name, _numbers(output), output.strip(), error="" if name else said(run, path))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -332,9 +332,8 @@ def _choose(survey: Survey, options: LaunchOptions, environ: Mapping[str, str], 
     """
     allocation, scheduler, site = survey.allocation, survey.scheduler, survey.site.site
     reached = RemoteShellAccess() if is_here else reach(scheduler, allocation.job_id, environ, site)
-    choice = choose(
-        allocation, scheduler, environ, probe.run, is_here=is_here, requested=options.flavour, site=site, reach=reached
-    )
+    run, asked = probe.tools(), options.flavour
+    choice = choose(allocation, scheduler, environ, run, is_here=is_here, requested=asked, site=site, reach=reached)
     mpi = choose_mpi(options.mpi, choice, site, options.launcher_args)
     binding = choose_binding(
         options.cpu_bind, site, max(survey.placement.counts), survey.devices.count, origin=options.cpu_bind_origin

@@ -63,11 +63,11 @@ def survey(
     allocation, wanted, wanted_origin = selected(options, environ, run, more=more)
     site = recognise(environ, probe.read, allocation.job_id)
     number = options.devices_per_host
-    devices = wanted_devices(number, environ, allocation, site.site, read=probe.read, run=probe.run)
+    devices = wanted_devices(number, environ, allocation, site.site, read=probe.read, run=probe.tools())
     if options.devices:
         if not devices.count and number is None:  # of hosts that cannot be looked at
             number = 1 + max((int(entry) for entry in options.devices if entry.isdigit()), default=0)
-            devices = wanted_devices(number, environ, allocation, site.site, read=probe.read, run=probe.run)
+            devices = wanted_devices(number, environ, allocation, site.site, read=probe.read, run=probe.tools())
         devices = chosen_devices(devices, options.devices)
     placement = place(
         allocation,

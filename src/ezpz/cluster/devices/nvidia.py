@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 
 from ezpz.cluster.devices.device_answer import Devices
+from ezpz.cluster.questions import said
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ KIND = "cuda"
 LOOKED = "/proc/driver/nvidia"
 SEVERAL_MIG = 570  # the first driver release with which one process sees more than one MIG device
 _VERSION = "/proc/driver/nvidia/version"
+_SHOWN = 120  # characters of what the tool said as it failed
 _PCI = "/proc/bus/pci/devices"
 _MIG = r"\s*MIG (?:(?P<compute>\d+)c\.)?(?P<slices>\d+)g\.\S+\s+Device\s+\d+:"
 
@@ -59,7 +61,9 @@ def probe(environ: Mapping[str, str], read: Read, run: Run) -> Devices:
         count, notes = _seen_at_once(gpus, release(read))
         return Devices(count, KIND, "nvidia-smi -L", notes)
     count = exists(environ, read) or 0
-    silent = f"the NVIDIA driver is loaded ({_VERSION}), but nvidia-smi -L is missing, failed or took too long"
+    words = said(run, "nvidia-smi")[:_SHOWN]
+    fails = f"failed: {words}" if words else "is missing, failed or took too long"
+    silent = f"the NVIDIA driver is loaded ({_VERSION}), but nvidia-smi -L {fails}"
     if count:
         return Devices(count, KIND, _PCI, (f"{silent}; GPUs of the whole host were counted",))
     return Devices(0, "cpu", "nvidia-smi -L", (f"{silent}; run `export EZPZ_NGPU_PER_HOST=N` with the right number",))

@@ -280,6 +280,11 @@ def _hanging(facts: Facts) -> Iterator[Finding]:
 
 def _health(facts: Facts) -> Iterator[Finding]:
     for each in facts.get("health") or () if isinstance(facts.get("health"), list) else ():
+        if each.get("problem"):
+            text = f"{each.get('tool')} fails: {each['problem']}"
+            yield _note(
+                "device tool", text, "start the host again if its driver was updated, else ask its administrators"
+            )
         if each.get("errors"):
             text = f"device {each['device']} has {each['errors']} uncorrected memory errors since its last reset"
             yield _note("ecc", text, "ask the administrators to reset or replace it; leave this host out until then")

@@ -26,10 +26,14 @@ from __future__ import annotations
 
 import os
 
+from ezpz.cluster import probe
+
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
+
+    from ezpz.cluster.allocation import Read
 
 __all__ = ["device_health", "quotas"]
 
@@ -41,20 +45,27 @@ _NVIDIA = (
 )
 _AMD = ("rocm-smi", "--showrasinfo", "umc", "--csv")
 _INTEL = ("xpu-smi", "dump", "-d", "-1", "-m", "20,35", "-n", "1")  # uncorrectable memory errors, throttle reason
+_PCI = "/proc/bus/pci/devices"
+_NVIDIA_VENDOR = "\t10de"  # of a line "0700\t10de20b0\t…"
+_WORDS = 200  # characters of what a tool says
 _KIB = 1024
 _LIMIT = 4.0  # seconds for a tool, which may have to wake devices or ask a file server
 
 
-def device_health(environ: Mapping[str, str]) -> list[dict[str, Any]]:
+def device_health(environ: Mapping[str, str], read: Read = probe.read) -> list[dict[str, Any]]:
     """Return ``device``, ``errors`` (uncorrected memory errors; None where not counted) and ``throttled`` of each
-    device that a vendor's tool knows of; empty without such a tool.
+    device that a vendor's tool knows of; empty without such a tool. Of a tool that fails on a host with its devices
+    one entry has ``tool`` and ``problem``, what it says.
     """
     from ezpz.files import find_program
 
-    for words, read in ((_NVIDIA, _nvidia), (_AMD, _amd), (_INTEL, _intel)):
+    for words, rows_of in ((_NVIDIA, _nvidia), (_AMD, _amd), (_INTEL, _intel)):
         if find_program(words[0], environ.get("PATH")):
-            rows = [[cell.strip() for cell in line.split(",")] for line in _ask(words, environ).splitlines()]
-            return read(rows)
+            output, problem = _ask(words, environ)
+            found = rows_of([[cell.strip() for cell in line.split(",")] for line in output.splitlines()])
+            if problem and not found and words is _NVIDIA and _NVIDIA_VENDOR in (read(_PCI) or ""):
+                return [{"tool": words[0], "problem": problem}]
+            return found
     return []
 
 
@@ -87,17 +98,24 @@ def _intel(rows: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     ]
 
 
-def _ask(words: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return what a tool prints, whatever its exit code: ``quota`` ends with 1 where a limit is exceeded."""
+def _ask(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return what a tool prints, whatever its exit code (``quota`` ends with 1 where a limit is exceeded), and what it
+    says where it fails: on stderr, else on stdout.
+    """
     import subprocess
 
     try:
         done = subprocess.run(
             words, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="replace")
+    except OSError as error:
+        return "", error.strerror or ""
+    except subprocess.TimeoutExpired:
+        return "", f"no answer within {_LIMIT:g} s"
+    output = done.stdout.decode(errors="replace")
+    said = (done.stderr.decode(errors="replace") or output).split("\n")
+    line = next((" ".join(line.split()) for line in said if line.strip()), f"it ended with {done.returncode}")
+    return output, line[:_WORDS] if done.returncode else ""
 
 
 def _count(text: str) -> int | None:
@@ -115,10 +133,10 @@ def quotas(environ: Mapping[str, str], paths: Sequence[str]) -> list[dict[str, A
 
     texts = []
     if find_program("quota", environ.get("PATH")):
-        texts.append(_ask(("quota", "-w"), environ))
+        texts.append(_ask(("quota", "-w"), environ)[0])
     if find_program("lfs", environ.get("PATH")):
         user = environ.get("USER") or str(os.getuid())
-        texts += [_ask(("lfs", "quota", "-q", "-u", user, path), environ) for path in paths]
+        texts += [_ask(("lfs", "quota", "-q", "-u", user, path), environ)[0] for path in paths]
     found = [nearly for text in texts for line in text.splitlines() for nearly in _nearly_full(line.split())]
     return [each for place, each in enumerate(found) if each not in found[:place]]
 
