@@ -38,6 +38,12 @@ LINES = [
         (3, {"elapsed_time_per_iteration": 1.2345, "lm_loss": 4.967783}),
     ),
     (" validation loss at iteration 100 | lm loss value: 4.0E+00 |", (100, {"val/lm_loss": 4.0})),
+    (
+        "steps: 3 loss: 4.9678 iter time (s): 0.123 samples/sec: 130.1",
+        (3, {"loss": 4.9678, "iter_time": 0.123, "samples_per_second": 130.1}),
+    ),
+    ("| INFO | train_inner | epoch 001: 12 / 200 loss=4.9, num_updates=12", (12, {"epoch": 1, "loss": 4.9})),
+    ('{"current_steps": 3, "total_steps": 200, "loss": 0.5}', (3, {"total_steps": 200, "loss": 0.5})),
     ("[0]: step=1 loss=0.5", (1, {"loss": 0.5})),
     ("[1]: step=1 loss=0.5", None),
     ("[1,1]<stdout>:step=1 loss=0.5", None),
@@ -118,6 +124,23 @@ def test_printed_dicts_of_hugging_face_are_counted(log):
     assert set(run.table.cells) == {"loss", "learning_rate", "epoch", "eval_loss"}
 
 
+@pytest.mark.parametrize(("head", "batch"), [("[batch={}/9]:", True), ("[epoch=0][batch={}/9]:", False)])
+def test_blocks_of_composer_are_rows(log, head, batch):
+    lines = []
+    for step in range(3):
+        lines += [head.format(step), f"\t Train time/batch: {step}"] if batch else [head.format(step)]
+        lines += [f"\t Train loss/train/total: {4 - step / 10}", "a word between"]
+    run = log(*lines)
+    assert run.table.steps == [0, 1, 2]
+    assert run.table.cells["loss/train/total"].values == [4.0, 3.9, 3.8]
+
+
+def test_many_lines_of_one_epoch_do_not_tell_their_steps(log):
+    assert log(*[f"epoch={epoch} loss=1" for epoch in range(30)]).table.steps == list(range(30))
+    with pytest.raises(UsageError, match="nor lines such as"):
+        log(*[f"epoch 1: {step} / 200 loss=1, wps=3" for step in range(30)])
+
+
 def test_counted_dicts_of_other_epochs_are_not_paired(tmp_path):
     def write(name, each):
         lines = [f"{{'loss': '{3 - line / 100}', 'epoch': '{line * each}'}}\n" for line in range(1, 60)]
@@ -135,6 +158,13 @@ LIGHTNING = "epoch,step,train_loss,val_loss\n0,10,4.5,\n0,20,4.0,\n0,20,,4.2\n"
 ULTRALYTICS = "       epoch, train/box_loss\n  10,  4.5\n  20,  4.0\n"
 
 
+MLFLOW = {
+    "meta.yaml": "run_name: bold-cat\nstatus: 3\n",
+    "metrics/train/loss": "1700000000123 4.5 10\n1700000000124 4.0 20\n17000",
+    "params/batch_size": "16",
+}
+
+
 @pytest.mark.parametrize(
     ("files", "path", "metric"),
     [
@@ -144,8 +174,13 @@ ULTRALYTICS = "       epoch, train/box_loss\n  10,  4.5\n  20,  4.0\n"
         ({"out/lightning_logs/version_3/metrics.csv": LIGHTNING}, "out", "train_loss"),
         ({"out/results.csv": ULTRALYTICS}, "out", "train/box_loss"),
         ({"out/mine.csv": LIGHTNING}, "out/mine.csv", "train_loss"),
+        ({f"out/0/7/{name}": text for name, text in MLFLOW.items()}, "out/0/7", "train/loss"),
+        ({f"out/mlruns/0/7/{name}": text for name, text in MLFLOW.items()}, "out", "train/loss"),
     ],
-    ids=["trainer state", "of its last checkpoint", "Lightning", "its default folder", "ultralytics", "named"],
+    ids=[
+        *("trainer state", "of its last checkpoint", "Lightning", "its default folder", "ultralytics", "named"),
+        *("MLflow", "its default folder"),
+    ],
 )
 def test_files_of_other_trainers_are_runs(tmp_path, files, path, metric):
     for name, text in files.items():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import UsageError
 from ezpz.track.run_reader import Run, is_run, open_run
 from ezpz.track.table import Table, gather
+from ezpz.view.foreign.mlflow_store import find_mlflow, read_mlflow
 from ezpz.view.foreign.plain_log import is_log, read_log
 from ezpz.view.foreign.tfevents import find_events, read_events
 from ezpz.view.foreign.trainer_files import find_trainer_file, read_trainer_file
@@ -49,12 +50,13 @@ class ForeignRun(Run):
 
 
 def open_foreign(path: str | os.PathLike[str]) -> ForeignRun:
-    """Read a run of wandb (offline), of TensorBoard, of a trainer's file, or a log with ``key=value`` lines.
+    """Read a run of wandb (offline), of TensorBoard, of MLflow's files or of a trainer's file, or a log with pairs.
 
     Args:
         path: A ``run-*.wandb``, an event file, a log; or a folder with such: wandb's own, one of event files (its
             subfolders' names come before their metrics', several files of one folder are attempts), one with the
-            ``trainer_state.json`` of Hugging Face or the ``metrics.csv`` of Lightning, one with one log.
+            ``trainer_state.json`` of Hugging Face or the ``metrics.csv`` of Lightning, a run of MLflow's file store,
+            one with one log.
 
     Returns:
         The run, read as far as it can be; what is torn or broken is counted in one warning.
@@ -74,8 +76,8 @@ def open_foreign(path: str | os.PathLike[str]) -> ForeignRun:
     if reading is None:
         raise UsageError(
             f"no run in {place} (from the command line): it has neither metrics.jsonl of ezpz, nor a run-*.wandb, nor "
-            f"events.out.tfevents.*, trainer_state.json or metrics.csv, nor lines such as 'step=3 loss=0.5'; expected "
-            f"one of these. Name the file itself."
+            f"events.out.tfevents.*, trainer_state.json, metrics.csv or a run of MLflow, nor lines such as 'step=3 "
+            f"loss=0.5'; expected one of these. Name the file itself."
         )
     folder = place if place.is_dir() else place.parent
     facts = {"name": reading.name, "source": reading.source, **reading.facts}
@@ -91,6 +93,8 @@ def _read(place: Path) -> Reading | None:
         return read_events(place, events)
     file = find_trainer_file(place)
     reading = read_trainer_file(file) if file else None
+    stored = None if reading else find_mlflow(place)
+    reading = read_mlflow(stored) if stored else reading
     if reading or place.is_file():
         return reading or read_log(place)
     logs = [

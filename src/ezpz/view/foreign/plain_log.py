@@ -9,13 +9,19 @@
      iteration        3/     200 | elapsed time per iteration (ms): 1234.5 | lm loss: 4.967783E+00 |
      validation loss at iteration 100 | lm loss value: 4.0E+00 | lm loss PPL: 5.4E+01 |
     {'loss': '4.9678', 'grad_norm': '1.5', 'learning_rate': '1e-05', 'epoch': '0.02'}
+    steps: 3 loss: 4.9678 iter time (s): 0.123 samples/sec: 130.1
+    [epoch=0][batch=3/200]:
+        Train time/batch: 3
+        Train loss/train/total: 4.9678
 
-The last four are of torchtitan (components/metrics.py), of JSON lines, of Megatron-LM (training_log and
-evaluate_and_print_results in megatron/training/training.py) and of Hugging Face (PrinterCallback of transformers).
+The last six are of torchtitan (components/metrics.py), of JSON lines, of Megatron-LM (training_log and
+evaluate_and_print_results in megatron/training/training.py), of Hugging Face (PrinterCallback of transformers), of
+DeepSpeed (runtime/pipe/engine.py) and of Composer (loggers/console_logger.py).
 
 A pair is a name, ``=``, ``:`` or (between commas) a blank, and a number, which a unit may follow. The step is ``step``,
-``global_step``, ``iter``, ``iteration``, ``it`` or ``epoch``, whichever is first in this list; a line without one
-holds no row, those of Hugging Face excepted, which are counted. Escapes are taken out; of lines that begin with
+``global_step``, ``num_updates`` (fairseq), ``current_steps`` (LLaMA-Factory), ``iter``, ``iteration``, ``it`` or
+``epoch``, whichever is first in this list; a line without one holds no row, those of Hugging Face excepted, which are
+counted. Escapes are taken out; of lines that begin with
 ``[rank=3]``, as those of `ezpz.log` do, or with another label of a rank, only rank 0's count:
 
     [0]: [rank0]: [default0]:       launch --label; torchrun and its --tee
@@ -45,7 +51,8 @@ if TYPE_CHECKING:
 
     _Parsed = tuple[int, dict[str, float], float]  # step, metrics, time
 
-_STEPS = ("step", "global_step", "iter", "iteration", "it", "epoch")
+_STEPS = ("step", "global_step", "num_updates", "current_steps", "iter", "iteration", "it", "epoch")
+_PER_EPOCH = 10  # lines of one epoch, from which on it does not tell the step of a line
 _LONGEST = 1 << 16  # bytes: no line of metrics is longer, and a file without newlines is no log
 _DIGITS = 19  # an int of fewer has 64 bits
 _TOO_LARGE = 1 << 63  # for an integer
@@ -69,12 +76,20 @@ _FIELD = re.compile(rf"\s*(?P<name>[A-Za-z][\w ]*?)(?P<unit> \(ms\))?:\s*(?P<num
 _MEGATRON = re.compile(
     r"(?P<val>validation loss at )?iteration[ \t]{1,20}(?P<step>\d{1,18})(?:/[ \t]{0,20}\d{1,18})?[ \t]{0,20}\|"
 )
+_DEEPSPEED = re.compile(
+    rf"steps: (\d{{1,18}}) loss: ({_NUMBER}) iter time \(s\): ({_NUMBER}) samples/sec: ({_NUMBER})", re.IGNORECASE
+)
+_OF_DEEPSPEED = ("loss", "iter_time", "samples_per_second")
+_COMPOSER = re.compile(r"(?:\[epoch=(?P<epoch>\d{1,9})\])?\[[a-z_]{1,20}=(?P<step>\d{1,18})(?:/\d{1,18})?\]:\s*$")
+_COMPOSED = re.compile(
+    rf"[ \t]{{1,20}}(?:Train|Eval) (?P<name>[\w./-]{{1,120}}): (?P<number>{_NUMBER})\s*$", re.IGNORECASE
+)
 _PRINTED = re.compile(rf"'([\w/.@ -]{{1,80}})': '?({_NUMBER})'?(?=[,}}])", re.IGNORECASE)
 
 
 def is_log(path: Path) -> bool:
     """Tell whether a row shows itself near the beginning of a file."""
-    return any(parse_line(line) or _printed(line) for line in _lines(path, _LOOKED_AT))
+    return any(parse_line(line) or _printed(line) for line in _joined(_lines(path, _LOOKED_AT)))
 
 
 def read_log(path: Path) -> Reading | None:
@@ -87,8 +102,8 @@ def read_log(path: Path) -> Reading | None:
         OSError: The file cannot be read.
     """
     found: list[tuple[int | None, _Parsed]] = []
-    when, count, counted = nan, 0, False
-    for line in _lines(path):
+    when, count, counted, by_epoch = nan, 0, False, 0
+    for line in _joined(_lines(path)):
         when = _time(line, when)
         parsed = parse_line(line)
         if parsed is None:
@@ -97,9 +112,12 @@ def read_log(path: Path) -> Reading | None:
                 continue
             count, counted = count + ("loss" in printed), True
             parsed = (max(1, count), printed)
+        by_epoch += "epoch" in line and "epoch" not in parsed[1]
         number = _NUMBERED.match(_ESCAPE.sub("", line))
         found.append((int(number[1] or number[2]) if number else None, (*parsed, when)))
     rows = rows_of(_of_one_rank(found))
+    if by_epoch > _PER_EPOCH * len({row["step"] for row in rows}):
+        return None  # "epoch 1: 10 / 200 loss=…": lines of one epoch that do not say which step they are of
     return Reading("log", path.stem, rows, {"steps_are_counted": True} if counted else {}) if rows else None
 
 
@@ -154,6 +172,10 @@ def parse_line(line: str) -> tuple[int, dict[str, float]] | None:
     megatron = _MEGATRON.search(line)
     if megatron:
         return _megatron_row(megatron, line[megatron.end() :])
+    deepspeed = _DEEPSPEED.match(line)
+    if deepspeed:
+        step, *numbers = deepspeed.groups()
+        return row_of({"step": int(step), **dict(zip(_OF_DEEPSPEED, map(_number, numbers), strict=True))})
     for match in _PAIR.finditer(line):
         text = match["number"]
         if match["name"].endswith(".py"):  # train.py:45
@@ -203,6 +225,30 @@ def _printed(line: str) -> dict[str, float] | None:
         return None
     pairs = {name: _number(text) for name, text in _PRINTED.findall(line[start:])}
     return pairs if {"loss", "eval_loss"} & pairs.keys() else None
+
+
+def _joined(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines, each block of Composer's as one: ``step=3, loss/train/total=4.9678``."""
+    block: dict[str, str] = {}
+    for line in lines:
+        plain = _ESCAPE.sub("", line)
+        inner = _COMPOSED.match(plain) if block else None
+        if inner:
+            block[inner["name"]] = inner["number"]
+            continue
+        if block:
+            yield _one_line(block)
+        head = _COMPOSER.match(plain)
+        block = {name: text for name, text in head.groupdict().items() if text is not None} if head else {}
+        if not head:
+            yield line
+    if block:
+        yield _one_line(block)
+
+
+def _one_line(block: dict[str, str]) -> str:
+    block["step"] = block.pop("time/batch", block["step"])  # through all epochs
+    return ", ".join(f"{name}={text}" for name, text in block.items())
 
 
 def _time(line: str, before: float) -> float:
