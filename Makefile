@@ -26,6 +26,7 @@
 # make docs: build the pages of docs/ into .test/site, ready to be opened as files
 # make gallery: record the terminals and pictures of docs/gallery.md from real runs
 # make verbs: write docs/verbs.md, what every verb says of every kind of run
+# make loaders: write the table of docs/data.md: every kind of loader on 1, 2 and 3 ranks, and what a resumed run does
 # make completion: write the completions of bash and zsh from the parsers of all verbs
 # PY names the Python that .test/venv is made from. TORCH_ARGS adds pip arguments for torch, such as
 # an --index-url of CPU builds where no CUDA is wanted.
@@ -46,7 +47,7 @@ export PY PYTHONS TORCH_ARGS EZPZ_REQUIRE
 BIN := .test/venv/bin
 SHELL_FILES := .ci/run tests/lab/setup tests/lab/plain tests/reliability/enter tests/reliability/roots $(filter-out %.zsh,$(wildcard src/ezpz/bin/*)) $(wildcard tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
 
-.PHONY: help test plain caught learn check bench fuzz matrix distros pythons soak older sites examples completion verbs docs gallery gpu clean
+.PHONY: help test plain caught learn check bench fuzz matrix distros pythons soak older sites examples completion verbs loaders docs gallery gpu clean
 help:
 	@sed -n '/^PY ?=/q;s/^# //p' Makefile
 
@@ -164,6 +165,10 @@ completion:
 verbs:
 	@tests/lab/setup venv
 	@EZPZ_VERBS=$(CURDIR)/docs/verbs.md $(BIN)/python -m pytest -q tests/cli/test_every_verb.py
+
+loaders:
+	@tests/lab/setup venv hugging_face
+	@EZPZ_LOADERS=$(CURDIR)/docs/data.md $(BIN)/python -m pytest -q -m 'slow or not slow' tests/train/test_every_kind.py
 
 clean:
 	rm -rf .test build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,6 +1,7 @@
 """What `prepare` and `Loop(data=)` promise of all ranks together; pytest runs this file inside every rank."""
 
 import functools
+import itertools
 import json
 import operator
 import random
@@ -23,6 +24,7 @@ from torch.utils.data import (
     Subset,
     SubsetRandomSampler,
     TensorDataset,
+    get_worker_info,
 )
 
 import ezpz
@@ -188,11 +190,33 @@ def global_ids(ids):
     return Counter(one for each in ezpz.gather_objects(ids) for batch in each for one in batch)
 
 
-@pytest.mark.parametrize("kind", ["data set", "stream", "stream with a state"])
+class ByWorker(Stream):
+    """Shares itself out as the documentation of torch does."""
+
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        return iter(range(first, self.samples, step))
+
+
+def cut_by_rank(samples):
+    rank, ranks = ezpz.get_rank(), ezpz.get_world_size()
+    return Subset(numbers(samples), range(rank * samples // ranks, (rank + 1) * samples // ranks))
+
+
+@pytest.mark.parametrize("kind", ["data set", "stream", "stream with a state", "stream in parts", "cut"])
 def test_a_resumed_epoch_has_every_sample_once_with_another_batch_and_accumulation(kind, folder, capfd):
     ranks, before, after = ezpz.get_world_size(), [], []
     samples = 9 * ranks  # of which 4 per rank are done before, and 5 are left
-    data = {"data set": numbers, "stream": Stream, "stream with a state": WithState}[kind]
+    data = {"data set": numbers, "stream": Stream, "stream with a state": WithState, "stream in parts": ByWorker}.get(
+        kind
+    )
+    if kind == "cut":
+
+        def data(samples):
+            size = 1 if before else 4
+            return ezpz.prepare(cut_by_rank(samples), batch_size=size, cut=True)
+
     run(make(folder, data(samples), batch_size=4, steps=1, save_every=1, ids=before), folder)
     latest = max((folder / "checkpoints").glob("step-*"))
     loop = make(folder, data(samples), batch_size=1, accumulate=2, epochs=1, resume=latest, ids=after)
@@ -204,6 +228,62 @@ def test_a_resumed_epoch_has_every_sample_once_with_another_batch_and_accumulati
     assert sum(counted.values()) == samples + ranks
     told = "".join(ezpz.gather_objects(capfd.readouterr().out))
     assert ("are read again and dropped" in told) == (kind == "stream")
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("kind", ["data set", "batches", "stream", "stream in parts"])
+def test_parts_that_ranks_have_cut_weigh_as_their_samples_do(kind, accumulate):
+    """Rank 0 has 3 samples, each other rank 8: the average over ranks of weighed means is the mean of a step."""
+    rank, ranks = ezpz.get_rank(), ezpz.get_world_size()
+    own = range(3) if rank == 0 else range(8 * rank, 8 * rank + 8)
+    data = {
+        "data set": lambda: DataLoader(Subset(numbers(8 * ranks), own), batch_size=2),
+        "batches": lambda: DataLoader(
+            numbers(8 * ranks), batch_sampler=[[*own[k : k + 2]] for k in range(0, len(own), 2)]
+        ),
+        "stream": lambda: DataLoader([*own], batch_size=2),
+        "stream in parts": lambda: DataLoader(OwnByWorker(own), batch_size=2, num_workers=2),
+    }[kind]()
+    loader, seen = ezpz.prepare(data, cut=True), []
+    if kind != "stream in parts":
+        assert len(loader) == (4 if ranks > 1 else 2)
+    for each in loader.epoch_batches(accumulate):
+        x = each.batch[0] if isinstance(each.batch, list) else each.batch
+        seen.append((x.float().mean().item() * each.share, x[: each.samples].tolist(), each.is_even))
+    every = ezpz.gather_objects(seen)
+    assert len({len(each) for each in every}) == 1
+    ids = []
+    for first in range(0, len(seen), accumulate):
+        step = [each for theirs in every for each in theirs[first : first + accumulate]]
+        own = [one for _, each, _ in step for one in each]
+        assert sum(mean for mean, _, _ in step) / ranks == pytest.approx(sum(own) / len(own))
+        assert all(even == (len({len(each) for _, each, _ in step}) == 1) for _, _, even in step)
+        ids += own
+    assert sorted(ids) == [*range(3), *range(8, 8 * ranks)]
+
+
+class OwnByWorker(Stream):
+    def __init__(self, own):
+        super().__init__()
+        self.own = own
+
+    def __iter__(self):
+        info = get_worker_info()
+        return iter(self.own[info.id :: info.num_workers])
+
+
+def test_ranks_of_one_replica_read_the_same_parts():
+    ranks = ezpz.get_world_size()
+    mesh = ezpz.init_mesh(tp=ranks)
+    try:
+        for workers in (0, 2):
+            loader = ezpz.prepare(DataLoader(ByWorker(), batch_size=4, num_workers=workers))
+            mine = [batch[: loader.samples].tolist() for batch in loader]
+            assert ezpz.all_ranks_agree(mine)
+            assert sorted(itertools.chain(*mine)) == list(range(SAMPLES))
+    finally:
+        ezpz.init_mesh()
+    assert ezpz.degree(mesh, "dp") == 1
 
 
 def test_the_gradient_of_an_uneven_step_is_that_of_all_its_samples(folder):
@@ -475,6 +555,10 @@ NOT_ALIKE = {
     "sets in a set": (
         lambda: ConcatDataset([Files("same"), Subset(Files(by_rank(LETTERS)), range(3))]),
         r"ConcatDataset.datasets\[1\].dataset.files\[0\] is 'a'",
+    ),
+    "a sampler that knows the rank": (
+        lambda: DataLoader(numbers(30), batch_size=2, sampler=by_rank(range(30))),
+        "the order of list is not the same on all ranks",
     ),
     "a sampler": (
         lambda: DataLoader(numbers(30), batch_size=2, sampler=SubsetRandomSampler(by_rank(range(30)))),

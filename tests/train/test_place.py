@@ -1,11 +1,14 @@
 """What `prepare` knows and refuses without ranks; `in_ranks_place.py`, which `test_loop.py` launches, has them."""
 
 import inspect
+import itertools
 import os
+import random
 import subprocess
 import sys
 from collections import Counter, OrderedDict, UserDict
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +24,6 @@ from torch.utils.data import (
     SequentialSampler,
     SubsetRandomSampler,
     TensorDataset,
-    WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
 
@@ -63,6 +65,20 @@ def test_the_slots_of_all_ranks_are_the_rest_of_the_epoch_once(begin, samples, b
         counts = [slot.samples for each in slots for slot in each[step * accumulate : (step + 1) * accumulate]]
         assert max(counts) - min(count for count in counts if count or batch == 1) <= 1
         assert Cut(batch, 0, ranks, accumulate).is_even(sum(counts)) == (len(set(counts)) == 1)
+
+
+@given(st.integers(0, 40), st.lists(sizes, max_size=12), sizes, sizes)
+def test_batches_that_are_made_already_stay_whole_and_come_once(begin, counts, ranks, accumulate):
+    ends = list(itertools.accumulate(counts))
+    slots = [list(Cut(1, rank, ranks, accumulate).whole_batches(begin, ends)) for rank in range(ranks)]
+    assert len({len(each) for each in slots}) == 1
+    found = Counter(place for each in slots for slot in each for place in range(slot.start, slot.stop))
+    assert found == Counter(range(begin, sum(counts)))
+    assert all(slot.stop in ends for each in slots for slot in each if slot.samples)
+    for number in range(0, len(slots[0]), accumulate):
+        step = [slot for each in slots for slot in each[number : number + accumulate]]
+        assert sum(slot.share for slot in step) == pytest.approx(ranks)
+        assert all(slot.is_even == (len({each.samples for each in step}) == 1) for slot in step)
 
 
 class Parts(StreamParts):
@@ -144,8 +160,19 @@ def test_the_settings_of_a_loader_are_kept(subtests):
             assert (ids == sorted(ids)) == (not shuffle) or subset
 
 
-class Odd(SequentialSampler):
-    pass
+class Endless:
+    def __iter__(self):
+        return cycle(range(12))
+
+
+class Advancing:
+    """Keeps numbers of its own, so that a new one draws the orders of other epochs."""
+
+    def __init__(self):
+        self.numbers = random.Random(3)
+
+    def __iter__(self):
+        return iter(self.numbers.sample(range(12), 12))
 
 
 class Numbers(IterableDataset):
@@ -154,10 +181,9 @@ class Numbers(IterableDataset):
 
 
 REFUSED = [
-    (lambda: ezpz.prepare(DataLoader(DATA, sampler=WeightedRandomSampler([1.0] * 12, 12))), "WeightedRandomSampler"),
-    (lambda: ezpz.prepare(DataLoader(DATA, sampler=Odd(DATA))), "Odd chooses its samples itself"),
-    (lambda: ezpz.prepare(DataLoader(DATA, sampler=RandomSampler(DATA, replacement=True))), "replacement=True"),
-    (lambda: ezpz.prepare(DataLoader(DATA, batch_size=None)), "batch_size=None"),
+    (lambda: list(ezpz.prepare(DataLoader(DATA, sampler=Endless()))), "Endless has not ended after 768 indices"),
+    (lambda: ezpz.prepare(ezpz.prepare(DATA, batch_size=2), cut=True), "another cut"),
+    (lambda: ezpz.prepare(cut=True), "nothing to prepare"),
     (lambda: ezpz.prepare(DataLoader(DATA, batch_size=4), batch_size=8), "another batch_size=8"),
     (lambda: ezpz.prepare(DataLoader(DATA, batch_size=4), num_workers=1), "another num_workers"),
     (lambda: ezpz.prepare(DATA), "unusable batch_size=0"),
@@ -179,6 +205,24 @@ def test_what_cannot_be_done_is_refused_with_a_sentence(subtests):
     for make, says in REFUSED:
         with subtests.test(says), pytest.raises(UsageError, match=says):
             make()
+
+
+def test_a_sampler_with_numbers_of_its_own_is_told_to_seed_them_with_the_epoch(capsys):
+    def place(sampler, epochs):
+        loader = ezpz.prepare(DataLoader(DATA, batch_size=2, sampler=sampler))
+        for _ in range(epochs):
+            list(loader)
+        next(iter(loader))
+        return loader.state_dict()
+
+    for sampler, epochs, doubted in (
+        (Advancing, 1, True),
+        (Advancing, 0, False),
+        (lambda: RandomSampler(DATA, True), 1, False),
+    ):
+        loader = ezpz.prepare(DataLoader(DATA, batch_size=2, sampler=sampler()))
+        loader.load_state_dict(place(sampler(), epochs))
+        assert ("the sampler draws another order" in capsys.readouterr().out) == doubted, (sampler, epochs)
 
 
 def test_a_loop_that_is_left_begins_the_next_epoch_and_a_state_continues_this_one():

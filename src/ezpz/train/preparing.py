@@ -36,6 +36,7 @@ def prepare(
     shuffle: bool | None = None,
     seed: int | None = None,
     load: Callable[[Any], Any] | None = None,
+    cut: bool | None = None,
     **more: Any,
 ) -> Any:
     """Return what is given, ready for all ranks, in the same order; one object by itself, several as a tuple.
@@ -54,6 +55,8 @@ def prepare(
             comes in its own order.
         seed: Of the orders, the same on all ranks; by default that of the DataLoader's generator or sampler.
         load: Called with each element of a list, such as a file's path; returns the sample. It runs in the workers.
+        cut: Each rank has its own part of the data already (a ``Subset`` by rank, ``.shard``,
+            ``split_dataset_by_node``), and all of that comes on this rank; every rank calls.
         **more: ``strategy`` ("ddp" by default), ``mesh``, ``dtype``, ``tp_plan``, ``activation_checkpoint``,
             ``compile``, ``reshard_after_forward`` and further keywords of `ezpz.wrap_model`; those of a DataLoader
             (``num_workers=2``, ``collate_fn=``, ``drop_last=True``) for data without one.
@@ -74,7 +77,7 @@ def prepare(
     is_plain = any(kind == "model" and not _is_wrapped(each) for each, kind in zip(objects, kinds, strict=True))
     for_models = {*_OF_MODELS, *(more.keys() - data_of_ranks.OF_LOADERS if is_plain else ())}
     wrapping = {name: more.pop(name) for name in [*more] if name in for_models}
-    for_data = {"batch_size": batch_size, "shuffle": shuffle, "seed": seed, "load": load, **more}
+    for_data = {"batch_size": batch_size, "shuffle": shuffle, "seed": seed, "load": load, "cut": cut, **more}
     _refuse_idle(objects, kinds, wrapping, for_data)
     found = dict(enumerate(objects))
     moves = _Moves()

@@ -107,6 +107,19 @@ def moved(batch: Any, device: torch.device) -> Any:
     return batch
 
 
+def rows_of(batch: Any) -> int:
+    """Return the samples of a batch: the length of its first tensor, or of its list of other values; else 1."""
+    if hasattr(batch, "shape"):
+        return int(batch.shape[0]) if len(batch.shape) else 1
+    inside = batch.values() if isinstance(batch, Mapping) else vars(batch).values() if _is_record(batch) else batch
+    if not isinstance(batch, (Mapping, tuple, list)) and not _is_record(batch):
+        return 1
+    first = next(iter(inside), None)
+    if isinstance(batch, list) and not (hasattr(first, "shape") or isinstance(first, (tuple, list))):
+        return len(batch)
+    return rows_of(first)
+
+
 def _is_record(value: Any) -> bool:
     """Tell whether a value is an instance of a dataclass with its fields in a dict, as all but those of slots have."""
     return hasattr(value, "__dataclass_fields__") and hasattr(value, "__dict__") and not isinstance(value, type)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import torch
 
@@ -47,12 +47,14 @@ class Slot(NamedTuple):
         stop: One after the last; equal to ``start`` where there is no sample for this slot.
         total: Samples of the whole step, on all ranks.
         share: Part of this batch's mean loss in the step's, as an average over ranks: samples x ranks / total.
+        is_even: Whether all batches of its step have equally many samples, on all ranks.
     """
 
     start: int
     stop: int
     total: int
     share: float
+    is_even: bool = True
 
     @property
     def samples(self) -> int:
@@ -136,11 +138,30 @@ class Cut(NamedTuple):
                 if not drop_last and self.leaves_one(samples - begin):
                     total -= 1
                 taken = self._taken(total)
+            is_even = self.is_even(total)
             for index in range(self.rank, parts, self.ranks):
                 first, end = (index, index + 1) if index < taken else (0, 0)
                 start, stop = (begin + total * k // taken for k in (first, end))
-                yield Slot(start, stop, total, (stop - start) * self.ranks / total)
+                yield Slot(start, stop, total, (stop - start) * self.ranks / total, is_even)
             begin += total
+
+    def whole_batches(self, begin: int, ends: Sequence[int]) -> Iterator[Slot]:
+        """Yield this rank's slots, ``accumulate`` per step, for batches that are made already and stay whole.
+
+        Args:
+            begin: Samples of the epoch that are consumed.
+            ends: Where each batch of the epoch ends in its order. Of one that ``begin`` lies in, the rest comes.
+        """
+        starts = (0, *ends)
+        left = [(max(begin, start), end) for start, end in zip(starts, ends, strict=False) if end > max(begin, start)]
+        parts = self.ranks * self.accumulate
+        for first in range(0, len(left), parts):
+            step = left[first : first + parts]
+            total = step[-1][1] - step[0][0]
+            is_even = len(step) == parts and len({end - start for start, end in step}) == 1
+            for index in range(self.rank, parts, self.ranks):
+                start, stop = step[index] if index < len(step) else (step[0][0], step[0][0])
+                yield Slot(start, stop, total, (stop - start) * self.ranks / total, is_even)
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> torch.Tensor:
@@ -192,6 +213,7 @@ class Consumed(NamedTuple):
         seed: Of the order.
         shuffle: Whether there is one.
         stream: The stream's own state at this place, if it has one.
+        order: Number of the epoch's order, where a sampler has drawn it; else 0.
     """
 
     kind: str
@@ -201,6 +223,7 @@ class Consumed(NamedTuple):
     seed: int
     shuffle: bool
     stream: Any = None
+    order: int = 0
 
     @property
     def total(self) -> int:
@@ -223,4 +246,9 @@ class Consumed(NamedTuple):
             return f"it was counted in {'a shuffled' if self.shuffle else 'the given'} order, and this is the other one"
         if self.shuffle and self.seed != other.seed:
             return f"its order was shuffled by seed {self.seed}, and this one by {other.seed}"
+        if self.order != other.order:
+            return (
+                "the sampler draws another order for this epoch than it did then. Let it draw from the generators of "
+                "random, numpy and torch, or from a seed and the epoch that set_epoch(epoch) tells"
+            )
         return ""

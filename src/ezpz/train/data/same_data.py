@@ -21,6 +21,8 @@ from ezpz.train.data.checksum import digest_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from ezpz.train.data.epoch_orders import Order
+
 _MOST_VALUES = 16_384  # texts and numbers of a list that are compared; of a longer one as many, evenly spread
 _MOST_ROWS = 64  # rows of a tensor, an array or a table, and other elements of a list
 _FEW = 16  # elements of an attribute that is looked into: the tensors of a TensorDataset, the parts of a ConcatDataset
@@ -28,6 +30,7 @@ _DEEPEST = 4  # data sets in data sets
 _MOST_DOUBTS = 20  # parts that are looked at once they have shown to differ
 _LONGEST = 60  # characters of a sample in a message
 _NO_SAMPLE = -1  # the digest of a stream without one
+_IS_CUT = "Where each rank has a part of its own on purpose, type prepare(…, cut=True)."
 _REST = (
     "expected the same on all ranks, because prepare cuts them over ranks itself. Give it all of the data on every "
     "rank, without what cuts them by rank"
@@ -59,7 +62,7 @@ def compare_settings(mine: Mapping[str, Any], seed: int, *, is_chosen: bool) -> 
             if first.get(name) != theirs.get(name):
                 raise UsageError(
                     f"ranks have different data: {name}={first.get(name)} on rank 0 and {name}={theirs.get(name)} on "
-                    f"rank {rank} (from prepare); {_REST} (a Subset, .shard, split_dataset_by_node)."
+                    f"rank {rank} (from prepare); {_REST} (a Subset, .shard, split_dataset_by_node). {_IS_CUT}"
                 )
     return found[0][1]
 
@@ -138,9 +141,28 @@ def compare_samples(data: Any, indices: Any = None) -> None:
         raise UsageError(
             f"ranks have different data: {where} is {texts[0]} on rank 0 and {texts[rank]} on rank {rank} (from "
             f"prepare); {_REST} (a Subset, .shard, split_dataset_by_node), and in one order: sorted(files), "
-            "random_split(…, generator=torch.Generator().manual_seed(0)). EZPZ_COMPARE_DATA=0 leaves this comparison "
-            "out."
+            f"random_split(…, generator=torch.Generator().manual_seed(0)). {_IS_CUT} EZPZ_COMPARE_DATA=0 leaves this "
+            "comparison out."
         )
+
+
+def refuse_other_orders(sampler: Any, order: Order | None) -> None:
+    """Make sure that a sampler has drawn the same order on all ranks; collective.
+
+    Raises:
+        UsageError: It has not; the same on all ranks.
+    """
+    from ezpz.dist import all_ranks_agree
+
+    if order is None or not are_compared() or all_ranks_agree(order.digest()):
+        return
+    raise UsageError(
+        f"ranks draw different samples: the order of {type(sampler).__name__} is not the same on all ranks (from "
+        "prepare); expected one order, which prepare cuts over ranks itself: drawn from the generators of random, "
+        "numpy and torch, which draw alike on all ranks meanwhile, or from a seed and the epoch that set_epoch(epoch) "
+        "tells. "
+        f"{_IS_CUT} EZPZ_COMPARE_DATA=0 leaves this comparison out."
+    )
 
 
 def _parts(data: Any, least: int, name: str, depth: int, seen: set[int]) -> Iterator[_Part]:
@@ -285,6 +307,6 @@ _CURE = (
     "expected the same stream on all ranks, of which prepare gives each its part. Leave out what shares the stream out "
     "already (split_dataset_by_node, a rank in the data set), and let it draw its order from the epoch: a "
     "random.Random(seed + epoch) of its own, with set_epoch(epoch), which prepare calls, or the generators of random, "
-    "numpy and torch, which draw alike on all ranks while a stream is read. EZPZ_COMPARE_DATA=0 leaves this "
+    f"numpy and torch, which draw alike on all ranks while a stream is read. {_IS_CUT} EZPZ_COMPARE_DATA=0 leaves this "
     "comparison out."
 )

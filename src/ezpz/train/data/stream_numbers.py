@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -42,6 +43,19 @@ def drawn_apart(items: Iterable[Any], generator: torch.Generator) -> Iterator[An
         if item is _END:
             return
         yield item
+
+
+@contextmanager
+def numbers_from(seed: int) -> Iterator[None]:
+    """Let all that is drawn inside follow from a seed, and leave the process' generators as they were."""
+    import torch
+
+    numbers = _Numbers(torch.Generator().manual_seed(seed))
+    numbers.exchange()
+    try:
+        yield
+    finally:
+        numbers.exchange()
 
 
 class _Numbers:

@@ -72,7 +72,7 @@ class StreamParts(IterableDataset[StepBatch]):  # type: ignore[misc]  # torch is
         """Read."""
         if hasattr(self._stream, "_ex_iterable"):
             _forget_the_worker()
-        samples = _at(self._stream, self._state)
+        samples = begun_at(self._stream, self._state)
         if self._state is None:
             for _ in zip(range(self._skip), samples, strict=False):
                 pass
@@ -81,7 +81,7 @@ class StreamParts(IterableDataset[StepBatch]):  # type: ignore[misc]  # torch is
             step = self._read_step(chain(ahead, samples))
             if not step.total or (self._drop_last and step.total < self._cut.step):
                 return
-            state = _state_of(self._stream, samples)
+            state = state_of(self._stream, samples)
             ahead = list(islice(samples, 2)) if self._cut.avoids_one and not self._drop_last else []
             if self._cut.leaves_one(step.total + len(ahead)):
                 ahead, state = [step.leave_one(self._cut), *ahead], None
@@ -145,12 +145,15 @@ def has_state(stream: Any) -> bool:
 
 def has_buffer(stream: Any) -> bool:
     """Tell whether a stream of Hugging Face shuffles in a buffer, itself or one of those that it is made of."""
+    return any("Buffer" in name for name in made_of(stream))
+
+
+def made_of(stream: Any) -> Iterator[str]:
+    """Yield the names of the classes that a stream of Hugging Face is made of (`_ex_iterable`, as in datasets 5.2)."""
     parts: list[Any] = [getattr(stream, "_ex_iterable", None)]
     for part in parts:
-        if "Buffer" in type(part).__name__:
-            return True
+        yield type(part).__name__
         parts += [part.ex_iterable] if hasattr(part, "ex_iterable") else getattr(part, "ex_iterables", [])
-    return False
 
 
 def _forget_the_worker() -> None:
@@ -164,7 +167,7 @@ def _forget_the_worker() -> None:
     worker._worker_info = None  # noqa: SLF001  # torch has no other way to say it
 
 
-def _at(stream: Any, state: Any) -> Iterator[Any]:
+def begun_at(stream: Any, state: Any) -> Iterator[Any]:
     """Return the samples from a state on."""
     if state is not None and state[0] == "stream":
         stream.load_state_dict(state[1])
@@ -174,7 +177,7 @@ def _at(stream: Any, state: Any) -> Iterator[Any]:
     return cast("Iterator[Any]", samples)
 
 
-def _state_of(stream: Any, samples: Any) -> Any:
+def state_of(stream: Any, samples: Any) -> Any:
     """Return the state of the stream, or of its iterator, whichever has one; copied, because it may be a live one."""
     for kind, each in (("iterator", samples), ("stream", stream)):
         if has_state(each):
