@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -28,6 +29,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 import ezpz
+from ezpz.checkpoint import Checkpoints, choose
 from ezpz.errors import UsageError
 from ezpz.train import Loop
 from ezpz.train.counting import ignored_targets
@@ -180,6 +182,10 @@ class Numbers(IterableDataset):
         return iter(range(5))
 
 
+def plateau():
+    return ReduceLROnPlateau(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0), patience=0)
+
+
 REFUSED = [
     (lambda: list(ezpz.prepare(DataLoader(DATA, sampler=Endless()))), "Endless has not ended after 768 indices"),
     (lambda: ezpz.prepare(ezpz.prepare(DATA, batch_size=2), cut=True), "another cut"),
@@ -192,6 +198,17 @@ REFUSED = [
     (lambda: ezpz.prepare(5, batch_size=2), "cannot take samples from a int"),
     (lambda: ezpz.prepare(iter([1]), batch_size=2), "can be read once"),
     (lambda: ezpz.prepare(Numbers(), batch_size=2, shuffle=True), "comes in its own order"),
+    (lambda: Loop(None, None, None, steps=1, scheduler=None), "no keyword 'scheduler' here .* expected schedule="),
+    (lambda: Loop(None, None, None, DATA, max_steps=1), "no keyword 'max_steps' here .* expected steps="),
+    (lambda: Loop(None, None, None, gradient_accumulation_steps=2), "expected accumulate="),
+    (lambda: Loop(None, None, torch.nn.MSELoss(), DATA), "MSELoss takes outputs and targets"),
+    (lambda: Loop(None, None, None, DATA, schedule_every="day"), "unknown schedule_every='day'"),
+    (lambda: Loop(None, None, None, len, steps=1, schedule_every="epoch"), "schedule_every='epoch' with batches"),
+    (
+        lambda: Loop(None, None, None, DATA, schedule=plateau()),
+        "a ReduceLROnPlateau is stepped with what an evaluation",
+    ),
+    (lambda: Loop(None, None, None, DATA, data=DATA, steps=1), "both batches and data"),
     (lambda: Loop(None, None, None, steps=1), "neither batches nor data"),
     (lambda: Loop(None, None, None, len, data=DATA, steps=1), "both batches and data"),
     (lambda: Loop(None, None, None, len, epochs=1, batch_size=1), "epochs=1 with batches"),
@@ -223,6 +240,58 @@ def test_a_sampler_with_numbers_of_its_own_is_told_to_seed_them_with_the_epoch(c
         loader = ezpz.prepare(DataLoader(DATA, batch_size=2, sampler=sampler()))
         loader.load_state_dict(place(sampler(), epochs))
         assert ("the sampler draws another order" in capsys.readouterr().out) == doubted, (sampler, epochs)
+
+
+class Recorded:
+    """A history that keeps its rows in memory."""
+
+    def __init__(self):
+        self.rows = []
+
+    def update(self, row, **_):
+        self.rows.append(row)
+
+    def sync(self):
+        pass
+
+
+SCHEDULES = [  # schedule, what else, the learning rate of each of 6 steps, 3 per epoch
+    (lambda optimizer: StepLR(optimizer, 1, 0.5), {}, [1, 0.5, 0.25, 0.125, 0.0625, 0.03125]),
+    (lambda optimizer: StepLR(optimizer, 1, 0.5), {"schedule_every": "epoch"}, [1, 1, 1, 0.5, 0.5, 0.5]),
+    (
+        lambda optimizer: ReduceLROnPlateau(optimizer, factor=0.5, patience=0),
+        {"evaluate": lambda: {"loss": 1.0, "accuracy": 0.5}, "eval_every": 2},
+        [1, 1, 1, 1, 0.5, 0.5],
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "more", "rates"), SCHEDULES)
+@pytest.mark.parametrize("stop", [None, 3, 4])
+def test_a_loader_in_fourth_place_and_schedules_per_step_epoch_and_evaluation(make, more, rates, stop, tmp_path):
+    def run(**how):
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        history, schedule = Recorded(), make(optimizer)
+        checkpoints = Checkpoints(tmp_path, model=model, optimizer=optimizer, schedule=schedule)
+        loader = DataLoader(DATA, batch_size=4, shuffle=True)
+        Loop(
+            *(model, optimizer, lambda model, batch: model(batch[0].float()[:, None]).mean() * 0, loader),
+            schedule=schedule,
+            checkpoints=checkpoints,
+            epochs=2,
+            log=lambda _: None,
+            **how,
+            **more,
+        ).run(history)
+        return [row["lr"] for row in history.rows]
+
+    found = run(steps=stop, save_every=1)
+    if stop is not None:
+        found += run(resume=choose("auto", name="", outdir=str(tmp_path)).checkpoint)
+    if stop == 3 and "evaluate" in more:  # the run that was to end has evaluated at its end as well
+        rates = [1, 1, 1, 0.5, 0.25, 0.25]
+    assert found == rates
 
 
 def test_a_loop_that_is_left_begins_the_next_epoch_and_a_state_continues_this_one():

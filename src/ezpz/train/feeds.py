@@ -32,6 +32,9 @@ class Feed(Protocol):
     def has_next(self) -> bool:
         """Tell whether there is another step."""
 
+    def ended_epoch(self) -> bool:
+        """Tell whether the last step was the last one of an epoch."""
+
     def begin_after(self, steps: int) -> None:
         """Go to the place behind so many steps of this batch size, unless a state was loaded."""
 
@@ -110,6 +113,10 @@ class PositionFeed:
     def has_next(self) -> bool:
         """See `Feed`."""
         return True
+
+    def ended_epoch(self) -> bool:
+        """See `Feed`."""
+        return False
 
     def begin_after(self, steps: int) -> None:
         """See `Feed`."""
@@ -197,6 +204,10 @@ class DataFeed:
                 raise self._no_step()
             self._end_epoch()
         return False
+
+    def ended_epoch(self) -> bool:
+        """See `Feed`."""
+        return self._batches is None
 
     def _no_step(self) -> UsageError:
         return UsageError(

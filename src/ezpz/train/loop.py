@@ -4,7 +4,7 @@
     with ezpz.History("mine") as history:
         loop.run(history)
 
-    loop = Loop(model, optimizer, compute_loss, data=DataLoader(…), epochs=3)    # any data: see `ezpz.prepare`
+    loop = Loop(model, optimizer, compute_loss, DataLoader(…), epochs=3)    # any data: see `ezpz.prepare`
 
 Every rank runs the same loop, and no step waits for the device. Of a loss function that returns a mean, loss and
 accuracy are those of this rank's part of the batch (the history has mean, minimum and maximum over ranks), and the loop
@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ezpz.dist import (
     accumulating,
     all_reduce,
+    broadcast,
     degree,
     get_torch_device_type,
     get_world_size,
@@ -160,7 +161,8 @@ class Loop:
             means to record, 0-d tensors, may follow: ``(mean, more)`` or ``(sum, count, more)``. DeepSpeed's engine
             updates by itself: under it micro-batches weigh the same, ranks by their count.
         batches: Called with a position, returns this rank's batch: tensors, or tuples, lists and dicts of them, on
-            any device. A pure function, so that a resumed run sees what the unbroken one would have seen.
+            any device. A pure function, so that a resumed run sees what the unbroken one would have seen. Or what
+            ``data`` takes, such as a DataLoader.
         data: In place of it: what `ezpz.prepare` takes or returned, such as a DataLoader. Each sample is trained with
             once per epoch, also by a run that is resumed with other ranks, another mesh or another batch size.
         epochs: How often to go through ``data``; None: until ``steps`` are done.
@@ -168,7 +170,9 @@ class Loop:
         batch_size: Samples of this rank in one batch; of a DataLoader its own.
         accumulate: Batches per step; step ``s`` takes the positions from ``s * accumulate`` on.
         max_norm: Largest norm of the gradients; 0 leaves them as they are.
-        schedule: A scheduler of torch, stepped once per step.
+        schedule: A scheduler of torch, stepped once per step; a ``ReduceLROnPlateau`` after each evaluation, with its
+            ``loss`` or only metric, rank 0's on all ranks.
+        schedule_every: ``epoch`` steps it at the end of each epoch of ``data`` instead.
         dtype: Format of the forward pass, of a model that `ezpz.wrap_model` was not asked to compute in one.
         cost: What a sample costs, for tokens per second and MFU.
         evaluate: Returns metrics to be recorded with the step before; every rank calls it.
@@ -202,7 +206,7 @@ class Loop:
         model: Any,
         optimizer: Any,
         compute_loss: Callable[[Any, Any], Any],
-        batches: Callable[[int], Any] | None = None,
+        batches: Any = None,
         *,
         data: Any = None,
         epochs: int | None = None,
@@ -211,6 +215,7 @@ class Loop:
         accumulate: int = 1,
         max_norm: float = 0.0,
         schedule: Any = None,
+        schedule_every: str = "step",
         dtype: str | torch.dtype = "fp32",
         cost: Cost | None = None,
         evaluate: Callable[[], Mapping[str, float]] | None = None,
@@ -229,11 +234,16 @@ class Loop:
         ended: Callable[[], object] | None = None,
         row: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         log: Callable[[str], object] | None = None,
+        **elsewhere: Any,
     ) -> None:
+        _refuse_words_of_others(elsewhere, compute_loss)
+        if batches is not None and data is None and not callable(batches):
+            batches, data = None, batches
         _require_at_least(1, accumulate=accumulate, log_every=log_every)
         if checkpoints is None:
             _refuse_without_checkpoints(save_every=save_every, save_seconds=save_seconds, resume=resume)
         self._model, self._optimizer, self._schedule = model, optimizer, schedule
+        self._steps_schedule = _when_to_step(schedule, schedule_every, has_data=data is not None, evaluates=evaluate)
         self._compute_loss, self._accumulate = compute_loss, accumulate
         dtype = str(number_format(model, dtype))
         self._feed = _make_feed(model, batches, data, epochs, steps, batch_size, accumulate)
@@ -434,7 +444,7 @@ class Loop:
             sums = {**totals.means, _MINE: totals.mine} | ({} if is_mean else {_COUNT: totals.count})
         scale = totals.factor * self._nominal if totals is not None and not is_mean and self._nominal else 1.0
         norm = self._update.step(scale)
-        if self._schedule is not None:
+        if self._steps_schedule == "step" or (self._steps_schedule == "epoch" and self._feed.ended_epoch()):
             self._schedule.step()
         names, values = to_host(sums if norm is None else {**sums, "grad_norm": norm})
         clock.mark("dto")
@@ -496,6 +506,8 @@ class Loop:
             begin = perf_counter()
             with patience("evaluation", EVALUATION), kept_modes(self._model):
                 values.update(evaluation.compute())
+            if self._steps_schedule == "evaluation":
+                self._schedule.step(broadcast(_only_metric(values)))
             values["dt_eval"] = perf_counter() - begin
         if request != LOST and (request != NOTHING or saving.is_due(done, self._steps)):
             rows.record(wait=True)
@@ -525,6 +537,81 @@ def _as_now(value: Any, share: float) -> Any:
     if share == 1.0 and value.device.type == "cpu" and not hasattr(value, "full_tensor"):
         return value.item()
     return value.detach() * share
+
+
+_ELSEWHERE = {  # what others call it: what to type here
+    **dict.fromkeys(("scheduler", "lr_scheduler"), "schedule="),
+    **dict.fromkeys(("max_steps", "num_steps", "total_steps", "iterations", "max_iters"), "steps="),
+    **dict.fromkeys(("max_epochs", "num_epochs", "num_train_epochs"), "epochs="),
+    **dict.fromkeys(
+        ("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum_steps", "gradient_accumulation"),
+        "accumulate=",
+    ),
+    **dict.fromkeys(("gradient_clip_val", "max_grad_norm", "clip_grad_norm", "grad_clip"), "max_norm="),
+    **dict.fromkeys(("loader", "dataloader", "train_dataloader", "train_loader", "train_dataset", "dataset"), "data="),
+    **dict.fromkeys(("loss", "loss_fn", "criterion"), "compute_loss=, a function of model and batch"),
+    **dict.fromkeys(("precision", "mixed_precision"), 'dtype=, such as `dtype="bf16"`'),
+    **dict.fromkeys(("per_device_train_batch_size", "micro_batch_size"), "batch_size=, of each rank"),
+    **dict.fromkeys(("save_steps", "checkpoint_every"), "save_every="),
+    **dict.fromkeys(("eval_steps", "val_check_interval", "evaluation_strategy"), "eval_every="),
+    **dict.fromkeys(("logging_steps", "log_every_n_steps"), "log_every="),
+    **dict.fromkeys(("resume_from_checkpoint", "ckpt_path"), "checkpoints= and resume="),
+    "callbacks": "ended=, row= or evaluate=",
+    "seed": "`ezpz.setup_torch(seed=…)`",
+}
+
+
+def _refuse_words_of_others(words: Mapping[str, Any], compute_loss: Any) -> None:
+    """Refuse what other trainers call an argument, with the word for it here, and a criterion without its model.
+
+    Raises:
+        UsageError: There is one.
+        TypeError: An argument of no trainer.
+    """
+    for name in words:
+        if name not in _ELSEWHERE:
+            raise TypeError(f"Loop() got an unexpected keyword argument {name!r}")
+        raise UsageError(f"no keyword {name!r} here (from Loop); expected {_ELSEWHERE[name]}.")
+    if type(compute_loss).__module__ == "torch.nn.modules.loss":
+        raise UsageError(
+            f"{type(compute_loss).__name__} takes outputs and targets (from Loop); expected a function of model and "
+            "batch. Type `lambda model, batch: criterion(model(batch[0]), batch[1])`."
+        )
+
+
+def _when_to_step(schedule: Any, every: str, *, has_data: bool, evaluates: Any) -> str:
+    """Return when to step a schedule: at each step, epoch or evaluation; "" where there is none.
+
+    Raises:
+        UsageError: There are no such times.
+    """
+    if every not in {"step", "epoch"}:
+        raise UsageError(f"unknown schedule_every={every!r} (from Loop); expected step or epoch.")
+    if every == "epoch" and not has_data:
+        raise UsageError(
+            "schedule_every='epoch' with batches that are a function of the position (from Loop), which have no "
+            "epochs; expected data=."
+        )
+    if schedule is None:
+        return ""
+    if type(schedule).__name__ != "ReduceLROnPlateau":
+        return every
+    if evaluates is None:
+        raise UsageError(
+            "a ReduceLROnPlateau is stepped with what an evaluation has found (from Loop); expected evaluate=, and "
+            "eval_every= for more than one."
+        )
+    return "evaluation"
+
+
+def _only_metric(values: Mapping[str, float]) -> float:
+    """Return what a ReduceLROnPlateau looks at: the loss of an evaluation, or its only metric."""
+    if "loss" in values or len(values) == 1:
+        return float(values.get("loss", next(iter(values.values()))))
+    raise UsageError(
+        f"evaluate returned {', '.join(values) or 'nothing'}, of which a ReduceLROnPlateau looks at none (from Loop); "
+        "expected a `loss`, or one metric alone."
+    )
 
 
 def _refuse_without_checkpoints(**asked: Any) -> None:
