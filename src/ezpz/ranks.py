@@ -279,7 +279,11 @@ class Family:
 
     Attributes:
         name: As `Ranks.family` has it.
-        variables: What it sets for each rank, the rank itself first.
+        variables: What it sets for each rank and is read here, the rank itself first.
+        more_variables: What it sets besides that tells of ranks.
+        alike: What ranks get in a job of its scheduler that other launchers start, with the field of `Ranks`: much code
+            asks its variables before torchrun's. The others of its variables are taken away.
+        job_variables: Of which one is set in a job of its scheduler.
         start_variable: Names one start of ranks: no other start in the same job has its value.
         is_mpi: Whether it starts ranks of an MPI, which finds them all.
         careless_starter: The program that starts the ranks of a host (/proc/PID/comm) where it lets them run when one
@@ -290,8 +294,11 @@ class Family:
     """
 
     __slots__ = (
+        "alike",
         "careless_starter",
         "is_mpi",
+        "job_variables",
+        "more_variables",
         "name",
         "program",
         "read",
@@ -311,15 +318,28 @@ class Family:
         careless_starter: str = "",
         program: str = "mpiexec",
         terminal_variable: str = "",
+        more_variables: tuple[str, ...] = (),
+        alike: Mapping[str, str] | None = None,
+        job_variables: tuple[str, ...] = (),
     ) -> None:
         self.name, self.variables, self.start_variable, self.read = name, variables, start_variable, read
         self.is_mpi, self.careless_starter = is_mpi, careless_starter
         self.program, self.terminal_variable = program, terminal_variable
+        self.more_variables, self.alike, self.job_variables = more_variables, alike or {}, job_variables
+
+    @property
+    def every_variable(self) -> tuple[str, ...]:
+        """All by which it tells a rank."""
+        return (*self.variables, *self.more_variables)
+
+    def is_alike(self, environ: Mapping[str, str]) -> bool:
+        """Tell whether its names tell ranks of other launchers, too."""
+        return any(environ.get(name) for name in self.job_variables)
 
 
 # Innermost first. This is the one table of what launchers set for ranks; that of the schedulers is `ezpz.cluster`.
 FAMILIES = (
-    Family("openmpi", _OPENMPI, "PMIX_NAMESPACE", _openmpi, is_mpi=True),
+    Family("openmpi", _OPENMPI, "PMIX_NAMESPACE", _openmpi, is_mpi=True, more_variables=("OMPI_COMM_WORLD_NODE_RANK",)),
     Family("hydra", _HYDRA, "I_MPI_HYDRA_UUID", _hydra, is_mpi=True, careless_starter="hydra_pmi_proxy"),
     Family("pals", _PALS, "PALS_APID", _pals, is_mpi=True),
     Family("flux", _FLUX, "FLUX_JOB_ID", _flux, program="flux run"),
@@ -331,13 +351,43 @@ FAMILIES = (
         careless_starter="slurmstepd",
         program="srun",
         terminal_variable="SLURM_PTY_PORT",
+        more_variables=("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NODEID", "SLURM_GTIDS"),
+        alike={
+            "SLURM_PROCID": "rank",
+            "SLURM_LOCALID": "local_rank",
+            "SLURM_NODEID": "host_index",
+            "SLURM_NTASKS": "world_size",
+            "SLURM_NPROCS": "world_size",
+        },
+        job_variables=("SLURM_JOB_ID", "SLURM_JOBID"),
     ),
 )
 # Around a launch it is one as well; inside a rank the contract is read by itself.
 TORCHRUN = Family("contract", _CONTRACT, "TORCHELASTIC_RUN_ID", _torchrun, program="torchrun")
 
+# How launchers that are not read here begin the names of RANK, SIZE, LOCAL_RANK and LOCAL_SIZE: MVAPICH, jsrun.
+_UNREAD = ("MV2_COMM_WORLD", "MVP_COMM_WORLD", "JSM_NAMESPACE")
+UNREAD = tuple(f"{first}_{name}" for first in _UNREAD for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+
+OF_ANY_MPI = "PMI_"  # how names begin that srun, flux and PALS set as well, each for the MPI that it starts
+
 # The names by which launchers tell a rank: those of an outer launcher's ranks are not true of those started inside.
-LAUNCHERS_OWN = frozenset(name for family in FAMILIES for name in family.variables)
+LAUNCHERS_OWN = frozenset((*UNREAD, *(name for family in FAMILIES for name in family.every_variable)))
+
+
+def alike(ranks: Ranks, environ: Mapping[str, str]) -> dict[str, str | None]:
+    """Return what the names of launchers that have not started a rank are to tell of it; None for what is taken away.
+
+    Args:
+        ranks: The rank; the index of its host is known.
+        environ: Its environment, which tells of the job.
+    """
+    told: dict[str, str | None] = {}
+    for family in FAMILIES:
+        if family.name != ranks.family and family.is_alike(environ):
+            told |= dict.fromkeys(family.every_variable)
+            told |= {name: str(getattr(ranks, field)) for name, field in family.alike.items()}
+    return told
 
 
 def family_of(ranks: Ranks) -> Family | None:

@@ -40,6 +40,11 @@ def test_the_json_is_whole():
     assert shown["unset"] == {"CCL_OLD": "--unset"}
     assert set(shown["inherited"]) == {"NCCL_DEBUG"}
     assert shown["binding"]["cpus"] == ["0-1", "2-3"]
+    names = shown["names_of_ranks"]
+    assert names["RANK"] == {"set": True, "origin": "torchrun's contract"}
+    assert names["SLURM_PROCID"] == {"set": True, "origin": "srun starts the ranks"}
+    assert names["OMPI_COMM_WORLD_RANK"] == {"set": False, "origin": "srun starts the ranks"}
+    assert "PMI_RANK" not in names  # a plugin of srun may set it
     assert shown["notes"] == ["a note"]
     assert shown["lines"][0].startswith("env -u CCL_OLD ")
 
@@ -47,9 +52,18 @@ def test_the_json_is_whole():
 def test_the_table_names_a_reason_for_every_row():
     text = as_text(PLAN)
     parts = dict(part.split("\n", 1) for part in text.split("\n\n"))
-    assert list(parts) == ["plan", "line", "variables of all ranks", "unset", "inherited", "notes"]
+    assert list(parts) == [
+        "plan",
+        "line",
+        "variables of all ranks",
+        "names of ranks",
+        "unset",
+        "inherited",
+        "notes",
+    ]
     assert "--mine  [--launcher-args]" in parts["line"]
     assert "--cpu-bind=mask_cpu:0x3,0xc  [--cpu-bind]" in parts["line"]
     assert "NCCL_DEBUG  INFO  [your environment]" in parts["inherited"]
-    for name in ("plan", "line", "variables of all ranks", "unset", "inherited"):
+    assert "SLURM_PROCID SLURM_STEP_NUM_TASKS SLURM_LOCALID" in parts["names of ranks"]
+    for name in ("plan", "line", "variables of all ranks", "names of ranks", "unset", "inherited"):
         assert all(row.endswith("]") for row in parts[name].splitlines()), parts[name]

@@ -15,7 +15,7 @@ from lab import flavours, traps
 from lab import process as lab
 from lab.flavours import remote
 from lab.leaving import LEAVING, check_leaving
-from lab.shown import SHOW, SHOW_INPUT, shown
+from lab.shown import AGREE, SHOW, SHOW_INPUT, STALE, agreed, shown
 
 FAIL_ONE = 'if [ "$RANK" = 1 ]; then {}; else sleep 600; fi'
 
@@ -41,6 +41,16 @@ def test_a_launch_in_each_rank_of_a_bare_mpiexec_is_refused_once(flavour, run_cl
     done = run_cli(flavour.command(3, line), flavour.bare_env())
     assert (done.returncode, "it runs" in done.stdout) == (2, False), done
     assert (done.stdout + done.stderr).count("Write `launch -n 3 echo 'it runs'`, without mpiexec;") == 1
+
+
+@pytest.mark.parametrize("words", [[], ["--mpi", "no"]], ids=["ranks", "agents"])
+def test_ranks_are_told_the_same_by_every_name_whatever_a_launcher_around_has_left(flavour, launch, words):
+    asked = ["--flavour", {"openmpi": "openmpi5"}.get(flavour.name, flavour.name), "-n", "2", *words]
+    done = launch(*asked, *AGREE, env=flavour.env(**STALE, EZPZ_LAUNCH_ID="outer"))
+    assert agreed(done.stdout) == ["0 2 0 2 0 False", "1 2 1 2 0 False"], done.stderr
+    job = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": os.uname().nodename, "SLURM_TASKS_PER_NODE": "4"}
+    done = launch(*asked, *AGREE, env=flavour.env(**{**STALE, "SLURM_STEP_NUM_TASKS": "1"}, **job))
+    assert agreed(done.stdout) == ["0 2 0 2 0 True", "1 2 1 2 0 True"], done.stderr
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
 """What a user can ask of a launch on one host, and what an odd machine answers."""
 
 import json
+import os
 
 import pytest
 
 from lab.process import program
-from lab.shown import SHOW, shown
+from lab.shown import AGREE, SHOW, STALE, agreed, shown
 
 pytestmark = pytest.mark.slow
 
@@ -14,6 +15,15 @@ def test_cpus_that_this_host_has_not_are_a_note_and_no_failure(launch):
     done = launch("-n", "1", "--cpu-bind", "list:4000", "echo", "ran")
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert "cannot be bound to CPUs 4000 to 4000" in done.stderr
+
+
+@pytest.mark.parametrize("flavour", ["local", "torchrun"])
+def test_ranks_of_this_host_are_told_the_same_by_every_name(launch, clean_env, flavour):
+    job = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": os.uname().nodename, "SLURM_TASKS_PER_NODE": "4"}
+    env = {**clean_env, **STALE, "EZPZ_LAUNCH_ID": "outer"}
+    for around, told in (({}, "False"), (job, "True")):
+        done = launch("-n", "2", "--flavour", flavour, *AGREE, env={**env, **around}, timeout=120)
+        assert agreed(done.stdout) == [f"{rank} 2 {rank} 2 0 {told}" for rank in range(2)], done.stderr
 
 
 def test_torchruns_agent_serves_as_a_launcher(launch):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from lab import flavours
-from lab.shown import SHOW, shown
+from lab.shown import AGREE, SHOW, agreed, shown
 
 LAUNCH = [sys.executable, "-m", "ezpz.launch"]
 EXPORTS = [sys.executable, "-m", "ezpz.cluster", "--sh"]
@@ -71,10 +71,28 @@ def test_srun_places_uneven_blocks_in_the_order_of_the_hosts_that_the_user_names
 def test_an_mpi_reaches_the_jobs_hosts_through_slurm_and_keeps_their_order(slurm, flavour, hosts):
     """No ssh leads from one lab host to another."""
     name = {"openmpi": "openmpi5"}.get(flavour.name, flavour.name)
-    line = [*LAUNCH, "--flavour", name, "--hosts", ",".join(hosts), "-n", "3", "--ppn", "2", *SHOW]
-    done = slurm.salloc(["-N2", "--ntasks-per-node=2"], line, flavour.env())
+    line = [*LAUNCH, "--flavour", name, "--hosts", ",".join(hosts), "-n", "3", "--ppn", "2"]
+    done = slurm.salloc(["-N2", "--ntasks-per-node=2"], [*line, *SHOW], flavour.env())
     assert done.returncode == 0, done.stderr
+    told = slurm.salloc(["-N2", "--ntasks-per-node=2"], [*line, *AGREE], flavour.env())
+    assert agreed(told.stdout) == TOLD, told.stderr
     assert [host for _, _, host, _ in shown(done.stdout)] == [hosts[0], hosts[0], hosts[1]]
+
+
+TOLD = ["0 3 0 2 0 True", "1 3 1 2 0 True", "2 3 0 1 1 True"]
+
+
+def test_ranks_are_told_the_same_by_every_name(slurm, clean_env, subtests):
+    for shell in (slurm.salloc, slurm.sbatch):
+        for words in ([], ["--mpi", "no"]):
+            with subtests.test(f"{shell.__name__} {words}"):
+                line = [*LAUNCH, "-n", "3", "--ppn", "2", *words, *AGREE]
+                asked = ["-N2", "--ntasks-per-node=2"]
+                if shell == slurm.sbatch:
+                    done = shell(asked, f"#!/bin/sh\n{shlex.join(line)}", clean_env, timeout=90)
+                else:
+                    done = shell(asked, line, clean_env)
+                assert agreed(done.stdout) == TOLD, done
 
 
 def test_devices_decide_the_number_of_ranks(slurm, clean_env):

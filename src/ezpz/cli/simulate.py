@@ -16,7 +16,7 @@ from ezpz.errors import UsageError
 from ezpz.fields import Record
 from ezpz.files import read_object
 from ezpz.launch.command import why_missing, with_python
-from ezpz.launch.contract import rank_variables, started_here
+from ezpz.launch.contract import inherited, rank_variables
 from ezpz.launch.options import count, devices, duration
 from ezpz.ranks import Ranks
 from ezpz.verbs import make_verb_parser
@@ -263,9 +263,10 @@ def rank_environ(world: World, path: str, environ: Mapping[str, str], *, data: b
         environ: The environment to begin with.
         data: Whether tensors shall have memory and values.
     """
+    kept = inherited(environ)
     return {
-        **started_here(environ),
-        **rank_variables(world.ranks, world.hosts),
+        **kept,
+        **rank_variables(world.ranks, world.hosts, kept),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": _NO_PORT,
         "TORCHELASTIC_RUN_ID": RUN_ID,

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import os
 
-from ezpz.ranks import CONTRACT, LAUNCHERS_OWN, Ranks
+from ezpz.ranks import CONTRACT, LAUNCHERS_OWN, Ranks, alike
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
 if TYPE_CHECKING:
@@ -64,16 +64,17 @@ OURS = (
     "EZPZ_SIGNALLED_BY",
     "EZPZ_IGNORED_AT_START",
 )
+_NOT_INHERITED = frozenset((*CONTRACT, *OURS, *LAUNCHERS_OWN))
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's environment without what an outer launcher left in it.
+    """Return the user's environment without what an outer launcher left in it: it speaks for none of the ranks to come.
 
     A scheduler may set ``OMP_NUM_THREADS`` to the CPUs of the whole host, which is meant for no rank.
     """
     from ezpz.cluster.scheduler import schedulers  # shims, which need no scheduler, do not call this
 
-    kept = {name: value for name, value in environ.items() if name not in CONTRACT and name not in OURS}
+    kept = {name: value for name, value in environ.items() if name not in _NOT_INHERITED}
     if environ.get("EZPZ_NO_MPI", "1") != "1":  # a launch inside a rank: its own ranks may start an MPI
         from ezpz.launch.host.mpi_trap import cleared
 
@@ -82,11 +83,6 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     if kept.get("OMP_NUM_THREADS", "") in filter(None, whole_host):
         del kept["OMP_NUM_THREADS"]
     return kept
-
-
-def started_here(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for ranks that this launcher starts itself: no MPI or srun around it speaks for them."""
-    return {name: value for name, value in inherited(environ).items() if name not in LAUNCHERS_OWN}
 
 
 def kept_paths(environ: Mapping[str, str]) -> dict[str, str]:
@@ -131,14 +127,16 @@ def named_hosts(hosts: tuple[str, ...]) -> str:
     return text if len(text) < LONGEST_VARIABLE else ""
 
 
-def rank_variables(ranks: Ranks, hosts: int) -> dict[str, str]:
-    """Return the part of the contract that differs between ranks.
+def rank_variables(ranks: Ranks, hosts: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of the contract that differs between ranks, and the names of other launchers that tell the same.
 
     Args:
         ranks: Who this rank is; the index of its host is known.
         hosts: Number of hosts.
+        environ: Its environment, without what another launcher has told.
     """
     return {
+        **{name: value for name, value in alike(ranks, environ).items() if value is not None},
         "RANK": str(ranks.rank),
         "LOCAL_RANK": str(ranks.local_rank),
         "WORLD_SIZE": str(ranks.world_size),
@@ -152,6 +150,17 @@ def rank_variables(ranks: Ranks, hosts: int) -> dict[str, str]:
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
+
+
+def tell(environ: dict[str, str], ranks: Ranks, hosts: int) -> None:
+    """Let an environment that a launcher has made tell one rank, by whichever names it is asked."""
+    told = alike(ranks, environ)
+    for name in [name for name, value in told.items() if value is None]:
+        environ.pop(name, None)
+    if ranks.family == "contract":  # torchrun's agent has set it all, and holds the store itself
+        environ.update((name, value) for name, value in told.items() if value is not None)
+    else:
+        environ.update(rank_variables(ranks, hosts, environ))
 
 
 def threads(local_world_size: int) -> str:

@@ -6,6 +6,7 @@ import sys
 
 from ezpz.cluster.devices import describe
 from ezpz.launch.contract import threads
+from ezpz.ranks import FAMILIES
 from ezpz.visible import shell_line
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -40,6 +41,9 @@ def as_json(plan: LaunchPlan) -> str:
         "lines": plan.lines(),
         "flags": [{"words": list(words), "reason": reason} for words, reason in plan.rank_flags()],
         "variables": {name: {"value": value, "origin": origin} for name, (value, origin) in plan.variables.items()},
+        "names_of_ranks": {
+            name: {"set": is_set, "origin": why} for name, (is_set, why) in plan.names_of_ranks().items()
+        },
         "unset": dict(plan.communication.unset),
         "inherited": {
             name: {"value": value, "origin": origin} for name, (value, origin) in plan.communication.inherited.items()
@@ -70,6 +74,7 @@ def as_text(plan: LaunchPlan) -> str:
     line = [("", shell_line(words), reason) for words, reason in plan.rank_flags()]
     parts.append(("line", [*line, ("", shell_line(plan.command), program)]))
     parts.append(("variables of all ranks", [(name, *setting) for name, setting in plan.variables.items()]))
+    parts.append(("names of ranks", _names(plan)))
     if plan.communication.unset:
         parts.append(("unset", [(name, "", why) for name, why in plan.communication.unset.items()]))
     if plan.communication.inherited:
@@ -108,6 +113,18 @@ def _decisions(plan: LaunchPlan) -> list[tuple[str, str, str]]:
             ("interface", "the one that leads to rank 0, on each host", "GLOO_SOCKET_IFNAME, set for each rank")
         )
     return rows
+
+
+def _names(plan: LaunchPlan) -> list[tuple[str, str, str]]:
+    """Return a row per origin of the names that are set, and one of each launcher's first name that is not."""
+    rows: dict[tuple[bool, str], list[str]] = {}
+    for name, (is_set, why) in plan.names_of_ranks().items():
+        if is_set or any(name == family.variables[0] for family in FAMILIES):
+            rows.setdefault((is_set, why), []).append(name)
+    return [
+        ("set" if is_set else "unset", " ".join([*names, *([] if is_set else ["and their like"])]), why)
+        for (is_set, why), names in rows.items()
+    ]
 
 
 def _threads(plan: LaunchPlan) -> tuple[str, str]:

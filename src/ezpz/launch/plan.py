@@ -21,7 +21,6 @@ from ezpz.launch.contract import (
     named_hosts,
     quoted,
     rank_variables,
-    started_here,
     threads,
 )
 from ezpz.launch.cpu_binding import Binding, chosen_cpus
@@ -29,7 +28,7 @@ from ezpz.launch.flavours import LOCAL
 from ezpz.launch.flavours.base import AGENT, AgentFlavour
 from ezpz.launch.flavours.request import Flag, Order, Setting, words
 from ezpz.launch.rank_variables import Communication
-from ezpz.ranks import CONTRACT, Ranks
+from ezpz.ranks import CONTRACT, FAMILIES, OF_ANY_MPI, UNREAD, Ranks
 from ezpz.visible import shell_line
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -318,6 +317,24 @@ class LaunchPlan:
         """Whether shims pass on how their ranks ended: the scheduler's accounting shows it, and prints nothing."""
         return self.flavour is not None and self.flavour.ends_ranks_itself
 
+    def names_of_ranks(self) -> dict[str, tuple[bool, str]]:
+        """Return by which names ranks see who they are, or do not: whether each is set, and by whom, or why not.
+
+        Not those that a launcher may have for an MPI besides its own.
+        """
+        own = self.flavour.family if self.flavour and not self.forks else ""
+        why = f"{self.flavour_name} starts the ranks"
+        names = dict.fromkeys(UNREAD, (False, why))
+        for family in FAMILIES:
+            unset = [name for name in family.every_variable if not own or not name.startswith(OF_ANY_MPI)]
+            names |= dict.fromkeys(unset, (False, why))
+            if family.is_alike(self.environ):
+                names |= dict.fromkeys(family.alike, (True, "the same rank, in a job of its scheduler"))
+        for family in FAMILIES:
+            if family.name == own:
+                names |= dict.fromkeys(family.every_variable, (True, why))
+        return {**dict.fromkeys(CONTRACT[:5], (True, "torchrun's contract")), **names}
+
     def order(self, carried: tuple[str, ...] = (), program: Sequence[str] = ()) -> Order:
         """Return what the flavour is asked to do."""
         site = self.site
@@ -420,7 +437,7 @@ class LaunchPlan:
 
     def agent_environment(self) -> dict[str, str]:
         """Return the environment of an agent that starts the ranks of its host itself."""
-        return {**started_here(self.user_environment()), **_values(self.variables), **self.supervision.for_agents}
+        return {**self.user_environment(), **_values(self.variables), **self.supervision.for_agents}
 
     def rank_environment(self, rank: int) -> dict[str, str]:
         """Return the whole environment of one rank of the local flavour."""
@@ -429,12 +446,8 @@ class LaunchPlan:
     def _rank_environment(self, rank: int, variables: Mapping[str, Setting]) -> dict[str, str]:
         world = self.placement.world_size
         ranks = Ranks(rank, world, rank, world, 0, "contract")
-        return {
-            "OMP_NUM_THREADS": threads(world),
-            **started_here(self.user_environment()),
-            **_values(variables),
-            **rank_variables(ranks, 1),
-        }
+        environ = {"OMP_NUM_THREADS": threads(world), **self.user_environment(), **_values(variables)}
+        return {**environ, **rank_variables(ranks, 1, environ)}
 
     def cpus(self, rank: int) -> list[int] | None:
         """Return the CPUs of one rank of the local flavour; None where it is not bound."""
@@ -468,7 +481,7 @@ class LaunchPlan:
 
         It goes into a file where nothing passes it on, for as long as the lines run.
         """
-        environ = {**started_here(self.user_environment()), **_values(self.portable), "EZPZ_STDIN": "none"}
+        environ = {**self.user_environment(), **_values(self.portable), "EZPZ_STDIN": "none"}
         assigned = [f"{name}={environ[name]}" for name in self._changed(environ)]
         payload = ["env", *self._unset(environ), *assigned, sys.executable, "-I", "-S", PAYLOAD, *self.command]
         line = self.agent_line()

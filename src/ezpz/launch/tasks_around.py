@@ -63,7 +63,7 @@ def _is_of_program(family: Family, environ: Mapping[str, str]) -> bool:
     if family is not TORCHRUN and environ.get("RANK") == environ[rank]:  # which this launcher does not set
         return True
     pid = os.getppid()
-    while pid > 1 and b"\0" + rank.encode() + b"=" in b"\0" + proc.environ(pid):
+    while pid > 1 and f"\0{rank}=".encode() in proc.environ(pid):
         if proc.name(pid).startswith(_PROGRAMS):
             return True
         status = proc.stat(pid)

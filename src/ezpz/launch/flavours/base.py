@@ -29,6 +29,7 @@ class Flavour:
     Attributes:
         name: For ``--flavour`` and site tables, e.g. ``openmpi5``; also the name of its file.
         title: What the user reads, e.g. ``Open MPI 5``.
+        family: Whose variables tell its ranks who they are (`ezpz.ranks.FAMILIES`); empty where it has none of its own.
         binds: Whether it binds ranks to CPUs itself; else the shim in front of a rank does.
         is_mpi: Whether it is the ``mpiexec`` of an MPI, which one rank can make abort all the others.
         gives_mpi: Whether an MPI that is started in its ranks finds them all.
@@ -44,6 +45,7 @@ class Flavour:
 
     name = ""
     title = ""
+    family = ""
     binds = False
     is_mpi = False
     gives_mpi = True

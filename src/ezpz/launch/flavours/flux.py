@@ -24,6 +24,7 @@ class FluxRun(Flavour):
 
     name = "flux"
     title = "flux"
+    family = "flux"
     ends_ranks_itself = True
 
     def command(self, order: Order) -> list[Flag]:

@@ -25,6 +25,7 @@ class IntelMpi(MpiFlavour):
 
     name = "impi"
     title = "Intel MPI"
+    family = "hydra"
     bootstrap_option = "-bootstrap"
     shell_options = "-bootstrap ssh -bootstrap-exec"
     remote_choices = ("I_MPI_HYDRA_BOOTSTRAP", "I_MPI_HYDRA_RMK", "-bootstrap", "-launcher", "-rmk")

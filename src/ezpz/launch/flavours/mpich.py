@@ -22,6 +22,7 @@ class Mpich(MpiFlavour):
 
     name = "mpich"
     title = "MPICH"
+    family = "hydra"
     bootstrap_option = "-launcher"
     shell_options = "-launcher ssh -launcher-exec"
     remote_choices = ("HYDRA_LAUNCHER", "-launcher", "-bootstrap", "-rmk")

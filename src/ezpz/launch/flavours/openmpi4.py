@@ -28,6 +28,7 @@ class OpenMpi4(OpenMpi5):
 
     name = "openmpi4"
     title = "Open MPI 4"
+    family = "openmpi"
     sorts_hosts = True
     remote_choices = ("OMPI_MCA_plm", "--mca", "-mca")
     shell_forced = "--mca ras ^slurm,tm --mca plm rsh"

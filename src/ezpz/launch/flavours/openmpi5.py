@@ -36,6 +36,7 @@ class OpenMpi5(MpiFlavour):
 
     name = "openmpi5"
     title = "Open MPI 5"
+    family = "openmpi"
     sorts_hosts = False
     remote_choices = ("PRTE_MCA_plm", "--prtemca", "--mca")
     # It would take component 0 of a heterogeneous job of Slurm for all that there is.

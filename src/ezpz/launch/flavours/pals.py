@@ -27,6 +27,7 @@ class Pals(MpiFlavour):
 
     name = "pals"
     title = "PALS"
+    family = "pals"
     binds = True
     may_start_agents = False  # Cray's MPI asks PALS itself who it is: nothing is known to keep it from a world of 1
 

@@ -54,6 +54,7 @@ class Srun(Flavour):
 
     name = "srun"
     title = "srun"
+    family = "slurm"
     binds = True
     tells_version = True
     ends_ranks_itself = True

@@ -26,7 +26,7 @@ import time
 from ezpz.errors import EzpzError, LaunchError, shell_code
 from ezpz.fields import Malformed
 from ezpz.launch import shim_messages as messages
-from ezpz.launch.contract import rank_variables, restore_mask, restore_paths, threads, unquoted
+from ezpz.launch.contract import restore_mask, restore_paths, tell, threads, unquoted
 from ezpz.launch.host.process_tree import adopt, call_me, close_others, die_with_parent, kill_tree, reap
 from ezpz.launch.host.rank_start import (
     FOR_RANK_ALONE,
@@ -107,8 +107,7 @@ def main(command: list[str]) -> int:
         ranks, hosts = checked_ranks(environ)
     except EzpzError as error:
         return _refuse(environ, error)
-    if ranks.family != "contract":  # torchrun's agent has set it all, and holds the store itself
-        environ.update(rank_variables(ranks, hosts))
+    tell(environ, ranks, hosts)
     environ["EZPZ_RUN_ID"] = environ.get("TORCHELASTIC_RUN_ID", "")  # that agent gives its own
     environ.setdefault("OMP_NUM_THREADS", threads(ranks.local_world_size))
     cpus, note = bind(environ.pop("EZPZ_CPUS", ""), ranks.local_rank, ranks.local_world_size)

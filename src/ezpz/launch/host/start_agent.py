@@ -406,7 +406,7 @@ def _start_host(
             cpus, note = bind(plan, local, count)
             if note:
                 world.report(agent_messages.Note(text=f"rank {ranks.rank} {note}"))
-            variables = {**environ, **rank_variables(ranks, hosts), **world.variables(ranks.rank)}.items()
+            variables = {**environ, **rank_variables(ranks, hosts, environ), **world.variables(ranks.rank)}.items()
             own = {to_bytes(name): to_bytes(value) for name, value in variables}
             stdin: tuple[int | None, int | None] = (None, None)
             if not ranks.rank and has_input:
