@@ -47,6 +47,10 @@ FAMILIES = {
     "mpi in slurm": ({**MPICH, "PMI_SIZE": "4", "SLURM_PROCID": "0"}, (3, 4, 1, 2, None, "hydra")),
     "torchrun": (TORCHRUN, (3, 4, 1, 2, 1, "contract")),
     "deepspeed's launcher": (DEEPSPEED, (3, 4, 1, 2, None, "contract")),
+    "a pod of a PyTorchJob": (
+        {"RANK": "1", "WORLD_SIZE": "2", "PET_NNODES": "2", "MASTER_ADDR": "job-master-0"},
+        (1, 2, 0, 1, None, "contract"),
+    ),
     "one rank by hand": ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1, 0, 1, 0, "contract")),
     "torchrun once per host under mpiexec": (
         {**TORCHRUN, "PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"},

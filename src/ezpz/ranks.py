@@ -141,7 +141,7 @@ def of_this_launch(environ: Mapping[str, str]) -> bool:
 
 
 def _contract(environ: Mapping[str, str]) -> Ranks:
-    if environ.get("WORLD_SIZE") == "1":
+    if environ.get("WORLD_SIZE") in {"1", environ.get("PET_NNODES")}:  # alone, or in a pod of a PyTorchJob
         environ = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **environ}
     elif "LOCAL_WORLD_SIZE" not in environ and environ.get("LOCAL_RANK", "").isdigit():
         # DeepSpeed's launcher calls it LOCAL_SIZE. Others tell the local rank alone; then only a lower bound is known.
@@ -365,10 +365,12 @@ FAMILIES = (
 # Around a launch it is one as well; inside a rank the contract is read by itself.
 TORCHRUN = Family("contract", _CONTRACT, "TORCHELASTIC_RUN_ID", _torchrun, program="torchrun")
 
-# How launchers that are not read here begin the names of RANK, SIZE, LOCAL_RANK and LOCAL_SIZE: MVAPICH, jsrun.
-_UNREAD = ("MV2_COMM_WORLD", "MVP_COMM_WORLD", "JSM_NAMESPACE")
-UNREAD = tuple(f"{first}_{name}" for first in _UNREAD for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
-
+# What launchers set that are not read here: MVAPICH 2 and 3; jsrun also sets Open MPI's.
+UNREAD = (
+    *("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    *("MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE", "MVP_COMM_WORLD_LOCAL_RANK", "MVP_COMM_WORLD_LOCAL_SIZE"),
+    *("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
+)
 OF_ANY_MPI = "PMI_"  # how names begin that srun, flux and PALS set as well, each for the MPI that it starts
 
 # The names by which launchers tell a rank: those of an outer launcher's ranks are not true of those started inside.

@@ -90,6 +90,27 @@ def test_no_job_is_this_host_alone():
 # ---- Slurm ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_job_of_several_hosts_of_an_unknown_scheduler_is_a_note(subtests):
+    files = {
+        HOSTNAME: "c1\n",
+        "/pe": "c1 2 all.q@c1 UNDEFINED\nc2 2 all.q@c2 UNDEFINED\n",
+        "/one": "c1\n",
+        "/two": "c1\nc2\n",
+    }
+    for environ, said in (
+        ({"PE_HOSTFILE": "/pe"}, ("a job of Grid Engine of 2 hosts (from PE_HOSTFILE)", 'launch --hosts "$(cut')),
+        ({"COBALT_NODEFILE": "/two"}, ("a job of Cobalt of 2 hosts", 'launch --hostfile "$COBALT_NODEFILE" COMMAND')),
+        ({"COBALT_NODEFILE": "/gone"}, ("whose hosts cannot be read",)),
+        ({"COBALT_NODEFILE": "/one"}, ()),
+        ({"SGE_ROOT": "/opt/sge"}, ()),  # a login host
+    ):
+        with subtests.test(f"{environ}"):
+            found = detect(environ, read=files.get, run=nothing)
+            assert found.hosts == ("c1",)
+            assert len(found.notes) == bool(said)
+            assert all(words in found.notes[0] for words in said)
+
+
 def test_the_other_components_of_a_heterogeneous_job_are_told():
     for name in ("slurm-batch-het", "slurm-salloc-het"):
         record = load(name)

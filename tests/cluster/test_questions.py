@@ -45,6 +45,25 @@ def shell(tmp_path, clean_env, monkeypatch):
     return put
 
 
+def test_no_preference_of_the_user_changes_what_a_scheduler_prints(shell, monkeypatch, tmp_path):
+    shell(squeue="env", qstat="env")
+    names = (
+        "SLURM_TIME_FORMAT",
+        "SQUEUE_FORMAT",
+        "SQUEUE_STATES",
+        "SACCT_FORMAT",
+        "SCONTROL_ALL",
+        "PBS_QSTAT_EXECONLY",
+    )
+    for name in names:
+        monkeypatch.setenv(name, "relative")
+    monkeypatch.setenv("SLURM_CONF", "/kept")
+    for program in ("squeue", "qstat"):
+        told = Questions()([program])
+        assert "SLURM_CONF=/kept" in told
+        assert "relative" not in told
+
+
 def calls(tmp_path):
     """The command lines that were asked, sorted: side by side they come in any order."""
     path = tmp_path / "calls"

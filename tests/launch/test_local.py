@@ -281,6 +281,7 @@ STEP = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "0", 
 ONE_PER_HOST = {**STEP, "SLURM_STEP_TASKS_PER_NODE": "1(x4)"}
 AURORA = {"PALS_RANKID": "0", "PALS_LOCAL_RANKID": "0", "PALS_LOCAL_SIZE": "12", "PALS_NODEID": "0"}
 WORKER = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
+POD = {"MASTER_ADDR": "job-master-0", "WORLD_SIZE": "2", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 BY_NAME = ["--hosts", os.uname().nodename, "-n", "1", "true"]
 
 
@@ -293,6 +294,20 @@ def test_one_of_several_tasks_starts_no_world_and_the_first_says_what_to_type(la
         ({**ONE_PER_HOST, "SLURM_PROCID": "2", "SLURM_NODEID": "2"}, ["true"], 2, ""),
         (AURORA, ["-n", "1", "true"], 2, "in each of several tasks, on the same hosts (from PALS_RANKID)"),
         (WORKER, ["true"], 2, "Write `launch -n 2 true`, without torchrun; to launch in one task alone, `env -u RANK "),
+        (
+            {"PET_NNODES": "2", "RANK": "1"},
+            ["x.py", "-a"],
+            2,
+            "Write `torchrun x.py -a`, which takes the job's variables",
+        ),
+        (
+            {**POD, "RANK": "1"},
+            ["true"],
+            2,
+            "Write `torchrun --nnodes $WORLD_SIZE --node-rank $RANK --master-addr $MAST",
+        ),
+        ({"PET_NNODES": "1"}, ["-n", "1", "true"], 0, "1 rank on"),
+        ({"PET_NNODES": "2"}, ["--flavour", "local", "-n", "1", "true"], 0, "1 rank on"),
         # What the user has named himself, a shell that is no task, leftovers, a rank that starts a launch.
         (ONE_PER_HOST, BY_NAME, 0, "1 rank on"),
         ({**ONE_PER_HOST, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}, ["-n", "1", "true"], 0, ""),

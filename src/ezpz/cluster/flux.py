@@ -53,6 +53,7 @@ class Flux(Scheduler):
     hides_others = True
     own_launcher = "flux"
     programs = ("flux",)
+    output_variables = ("FLUX_JOBS_FORMAT", "FLUX_RESOURCE_LIST_FORMAT")  # flux-jobs(1), flux-resource(1)
 
     def detect(self, environ: Mapping[str, str], read: Read, run: Run, *, more: bool = False) -> Allocation | None:
         """Return the instance or job of ``environ``; None outside Flux and on a login host of a Flux machine.

@@ -56,6 +56,7 @@ class Pbs(Scheduler):
     programs = ("qstat",)
     commands = frozenset(("qstat", "qsub", "qdel"))
     listing = ("qstat",)
+    output_variables = ("PBS_QSTAT_",)  # Torque's qstat(1)
     # Its task manager, which believes processes of the job alone: they have the job's cookie (tm_init in Libifl/tm.c).
     remote_shell = ("pbs_tmrsh",)
     passes_output = False

@@ -161,6 +161,8 @@ class _Question:
         """Start it, or start it again; tell whether that was possible."""
         import subprocess
 
+        from ezpz.cluster.scheduler import plain_output
+
         self.tries -= 1
         self.text.clear()
         nowhere = subprocess.DEVNULL
@@ -169,7 +171,12 @@ class _Question:
         try:
             # A session of its own, so that what the command itself has started can be ended with it.
             self._process = subprocess.Popen(
-                self.argv, stdin=nowhere, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
+                self.argv,
+                env=plain_output(os.environ),
+                stdin=nowhere,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,
             )
         except (OSError, ValueError):
             self._close_errors()

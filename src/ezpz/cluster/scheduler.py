@@ -74,6 +74,7 @@ class Scheduler:
         of_job: How the names of variables begin that speak of the job around the shell, which a job that is queued
             from inside it would inherit; empty where none is inherited.
         lasting: Those of them that speak of no job.
+        output_variables: How the names of variables begin by which users change what its `programs` print.
         outliving: The option with which a job outlives the death of one of its hosts; empty where none is needed.
         singletons_cause: What usually makes each task of its own launcher a world of one.
     """
@@ -109,6 +110,7 @@ class Scheduler:
     configuration: tuple[str, ...] = ()
     of_job = ""
     lasting: tuple[str, ...] = ()
+    output_variables: tuple[str, ...] = ()
     outliving = ""
     singletons_cause = ""
 
@@ -249,3 +251,9 @@ def schedulers() -> list[Scheduler]:
     from ezpz.cluster import SCHEDULERS
 
     return [scheduler(name) for name in SCHEDULERS]
+
+
+def plain_output(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which the commands of schedulers print what is read here, whatever the user prefers."""
+    changing = tuple(name for one in schedulers() for name in one.output_variables)
+    return {name: value for name, value in environ.items() if not name.startswith(changing)}

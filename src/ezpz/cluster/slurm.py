@@ -98,6 +98,11 @@ class Slurm(Scheduler):
     of_job = "SLURM_"
     lasting = ("SLURM_CONF", "SLURM_CLUSTERS")
     listing = ("squeue", "--noheader", "--states=RUNNING")
+    # squeue(1), sacct(1), scontrol(1), sinfo(1), "ENVIRONMENT VARIABLES"; they also choose which jobs are shown.
+    output_variables = (
+        *("SQUEUE_", "SACCT_", "SCONTROL_", "SINFO_"),
+        *("SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN", "SLURM_JSON", "SLURM_YAML", "SLURM_DEBUG"),
+    )
     end_variable = "SLURM_JOB_END_TIME"
     start_variable = "SLURM_JOB_START_TIME"
     slots_option = "--ntasks-per-node"

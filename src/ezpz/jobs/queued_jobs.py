@@ -20,8 +20,8 @@ from ezpz.cluster import cache
 from ezpz.cluster.allocation import is_job
 from ezpz.cluster.programs import find, missing
 from ezpz.cluster.questions import Questions, said, unanswered
+from ezpz.cluster.scheduler import plain_output, schedulers
 from ezpz.cluster.scheduler import scheduler as scheduler_of
-from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import MachineError, UsageError
 from ezpz.fields import Record, as_dict, replace
 from ezpz.files import read_text
@@ -115,6 +115,7 @@ def call(line: Sequence[str], limit: float = LIMIT) -> Reply:
         # A session of its own, so that what the command itself has started can be ended with it.
         child = subprocess.Popen(
             [program, *line[1:]],
+            env=plain_output(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ezpz.launch.options import LaunchOptions
 
 _PROGRAMS = ("python", "pt_main_thread")  # Python, also with torch in it: how names of processes begin
+_MEET = " --master-addr $MASTER_ADDR --master-port $MASTER_PORT --nproc-per-node auto"
 _FIRST_SPEAKS = 2.0  # seconds in which the first task says why: many launchers end all tasks when one has failed
 
 
@@ -71,6 +72,35 @@ def _is_of_program(family: Family, environ: Mapping[str, str]) -> bool:
     return False
 
 
+def _refuse_as_pod(options: LaunchOptions, environ: Mapping[str, str]) -> None:
+    """Refuse to launch in one of several pods of Kubeflow's PyTorchJob, which no launch reaches from another.
+
+    Its operator sets ``MASTER_ADDR MASTER_PORT WORLD_SIZE=2 RANK=1`` for each pod, and for torchrun, which knows what
+    to do with them, ``PET_NNODES=2 PET_NODE_RANK=1 PET_NPROC_PER_NODE=4 PET_MASTER_ADDR=…``.
+    https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch
+
+    Raises:
+        UsageError: This is one.
+    """
+    named = [environ.get("MASTER_ADDR"), environ.get("RANK"), environ.get("KUBERNETES_SERVICE_HOST")]
+    by_older = all(named) and "LOCAL_RANK" not in environ
+    origin = "PET_NNODES" if environ.get("PET_NNODES") else "WORLD_SIZE"
+    pods = environ.get("PET_NNODES", "") or (environ.get("WORLD_SIZE", "") if by_older else "")
+    if not pods.isdigit() or int(pods) < 2 or "EZPZ_LAUNCH_ID" in environ or _is_meant(options):
+        return
+    command = list(options.command)
+    if os.path.basename(command[0]).startswith("python") and command[1:2] and command[1].endswith(".py"):
+        del command[0]
+    front = "" if origin == "PET_NNODES" else f" --nnodes $WORLD_SIZE --node-rank $RANK{_MEET}"
+    no_python = "" if command[0].endswith(".py") else " --no-python"
+    raise UsageError(
+        f"this is a pod of a PyTorchJob of {pods} (from {origin}), and `launch` would start a world in each: it "
+        "reaches no other pod; expected ranks of the one world of the job. Write "
+        f"`torchrun{front}{no_python} {shlex.join(command)}`, which takes the job's variables (PET_*, MASTER_ADDR); "
+        "for a world in this pod alone, `launch --flavour local …`."
+    )
+
+
 def refuse_as_task(options: LaunchOptions, typed: Sequence[str], environ: Mapping[str, str]) -> int:
     """Refuse to launch as one of several tasks; return the exit code of all but the first, which say nothing, and 0
     where ranks may start.
@@ -83,8 +113,9 @@ def refuse_as_task(options: LaunchOptions, typed: Sequence[str], environ: Mappin
         environ: The environment of the launcher.
 
     Raises:
-        UsageError: This is the first of several tasks.
+        UsageError: This is the first of several tasks, or a pod of several.
     """
+    _refuse_as_pod(options, environ)
     around = task_around(environ)
     if not around:
         return 0
