@@ -11,8 +11,10 @@ import pytest
 
 from ezpz.launch.contract import named_hosts
 from ezpz.ranks import CONTRACT
+from lab import hosts as hosts_of_lab
 from lab import process as lab
 from lab.leaving import LEAVING, check_leaving
+from lab.require import require
 from lab.shown import SHOW, SHOW_INPUT, shown
 
 FAIL_ONE = 'if [ "$RANK" = 1 ]; then {}; else sleep 600; fi'
@@ -322,6 +324,15 @@ def test_one_of_several_tasks_starts_no_world_and_the_first_says_what_to_type(la
             assert done.returncode == code, done.stderr
             assert said in done.stderr
             assert done.stderr.count("\n") == bool(said) or not code
+
+
+def test_ranks_that_cannot_meet_because_the_loopback_is_down_are_refused_at_once(run_cli, clean_env, subtests):
+    require("hosts", hosts_of_lab.problem())
+    for words, code in (("-n 2", 125), ("-n 1", 0), ("-n 2 --check off", 0)):
+        with subtests.test(words):
+            line = ["unshare", "--net", sys.executable, "-m", "ezpz.launch", *words.split(), "true"]
+            done = run_cli(line, clean_env)
+            assert (done.returncode, "cannot meet at 127.0.0.1" in done.stderr) == (code, bool(code)), done.stderr
 
 
 def test_a_script_that_writes_a_job_file_is_none(run_cli, clean_env, tmp_path, subtests):

@@ -185,6 +185,13 @@ def test_ranks_of_two_hosts_have_the_users_python_and_the_first_failure_ends_all
     done = hosts["head"].run(by_name, {**own_python, **far}, cwd=tmp_path)
     assert done.stdout == f"1 {own_python['PATH']} /mine\n" * 3, done.stderr
 
+    odd = {"BASH_FUNC_module%%": "() {  echo 'a;b'\n}", "x.y": "1", "my-var": "ü"}
+    count = "import os; print(sum(os.environ.get(name) == value for name, value in ODD.items()))"
+    told = hosts["head"].run(
+        [*line[:-2], "-c", count.replace("ODD", repr(odd))], flavour.env(**far, **odd), cwd=tmp_path
+    )
+    assert told.stdout == "3\n" * 3, told.stderr
+
     line[-2:] = ["-c", "import os, sys, time; time.sleep(600 * (os.environ['RANK'] != '2')); sys.exit(5)"]
     failed = hosts["head"].run(line, flavour.env(**far), cwd=tmp_path, timeout=30)
     assert failed.returncode == 5, failed.stderr

@@ -17,6 +17,7 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
     EZPZ_IGNORED=1 2         signals that the launcher was started with ignored, as by `nohup`: ranks ignore them too
     EZPZ_PATH=/usr/bin:/bin  the user's PATH, which the shim gives back where the launcher may have changed it
     EZPZ_LD_LIBRARY_PATH=    the same for this one; empty where the user has none
+    EZPZ_PACKED=42415348…    the user's variables whose names the launcher carries to no other host: functions of bash
     EZPZ_REMOTE_SHELL=srun … words of the scheduler that start a command on the host behind them (`bin/remote_shell`)
     EZPZ_REMOTE_AS=4711,PBS_JOBID,…   a process of the job, and the variables that these words need and this shell lacks
     EZPZ_DEVICES=…           the devices that were chosen, for a launcher that sets masks anew
@@ -33,7 +34,7 @@ from ezpz.ranks import CONTRACT, LAUNCHERS_OWN, Ranks, alike
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 BY_LAUNCHER = "--by-launcher"  # first word for the agent that an mpiexec or srun starts; the command follows
 LONGEST_VARIABLE = 64 * 1024  # characters: half of what Linux grants one variable
@@ -58,6 +59,7 @@ OURS = (
     "EZPZ_COLLECTIVES",
     "EZPZ_PATH",
     "EZPZ_LD_LIBRARY_PATH",
+    "EZPZ_PACKED",
     "EZPZ_REMOTE_SHELL",
     "EZPZ_REMOTE_AS",
     "EZPZ_DEVICES",
@@ -90,14 +92,25 @@ def kept_paths(environ: Mapping[str, str]) -> dict[str, str]:
     return {f"EZPZ_{name}": environ.get(name, "") for name in _PATHS}
 
 
-def restore_paths(environ: dict[str, str]) -> None:
-    """Give a rank the paths of the user again, where `kept_paths` holds them."""
+def packed(environ: Mapping[str, str], names: Iterable[str]) -> str:
+    """Return variables as one word of letters, for a launcher that carries none of their names; empty where they are
+    too long for one.
+    """
+    text = "\0".join(f"{name}={environ[name]}" for name in names)
+    return os.fsencode(text).hex() if len(text) < LONGEST_VARIABLE // 2 else ""
+
+
+def restore_environment(environ: dict[str, str]) -> None:
+    """Give a rank the paths of the user again, where `kept_paths` holds them, and what came `packed`."""
     for name in _PATHS:
         value = environ.pop(f"EZPZ_{name}", None)
         if value:
             environ[name] = value
         elif value == "":
             environ.pop(name, None)
+    for entry in filter(None, os.fsdecode(bytes.fromhex(environ.pop("EZPZ_PACKED", ""))).split("\0")):
+        name, _, value = entry.partition("=")
+        environ.setdefault(name, value)
 
 
 def picked(mask: str, entries: Sequence[str]) -> str:

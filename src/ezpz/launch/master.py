@@ -134,6 +134,23 @@ def choose_address(
     )
 
 
+def refuse_without_loopback() -> None:
+    """Refuse to let ranks meet on this host where they cannot: torch would wait for its 300 s.
+
+    Raises:
+        LaunchError: Nothing reaches 127.0.0.1, as in a sandbox whose interface ``lo`` is down.
+    """
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as looks:
+            looks.connect(("127.0.0.1", 9))  # sends nothing
+    except OSError as error:
+        raise LaunchError(
+            f"ranks cannot meet at 127.0.0.1: {error.strerror} (from this host's network); expected its loopback "
+            "interface to be up. Run `ip link set lo up` as root, start the sandbox with a network, or, for programs "
+            "that do not meet, write `launch --check off …`."
+        ) from None
+
+
 def _requested(wanted: str, option: str, environ: Mapping[str, str], name: str) -> tuple[str, str, str]:
     """Return what the user asked for, where, and how to take it back; with RANK a variable is a leftover."""
     if wanted:

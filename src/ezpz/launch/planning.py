@@ -17,6 +17,7 @@ from ezpz.cluster.scheduler import RemoteShellAccess
 from ezpz.errors import MachineError
 from ezpz.files import find_program, private_folder, write_lines
 from ezpz.interpreter import script_of
+from ezpz.launch.contract import packed
 from ezpz.launch.cpu_binding import by_agents, choose_binding, chosen_cpus
 from ezpz.launch.device_choice import mask_settings
 from ezpz.launch.flavours import LOCAL
@@ -215,9 +216,12 @@ class PlanBuilder:
         Raises:
             EzpzError: No address or port can be used.
         """
-        from ezpz.launch.master import choose_rendezvous  # with sockets, which the words of a launch line need not
+        # With sockets, which the words of a launch line need not.
+        from ezpz.launch.master import choose_rendezvous, refuse_without_loopback
 
         options = self.options
+        if must_know and self.is_here and self.survey.placement.world_size > 1 and self.check.value != "off":
+            refuse_without_loopback()
         return choose_rendezvous(
             self.survey.placement,
             self.environ,
@@ -315,6 +319,11 @@ class PlanBuilder:
         more = {**stdin, **({"EZPZ_IGNORED": ignores} if ignores else {})}
         if self._daemon:
             more["EZPZ_SIGNALLED_BY"] = self._daemon
+        flavour = self._chosen.choice.flavour
+        odd = flavour.not_carried(self.environ) if flavour and not self.is_here else []
+        odd = [name for name in odd if name not in self._chosen.communication.unset]
+        if odd:
+            more["EZPZ_PACKED"] = packed(self.environ, odd)
         return {"EZPZ_CONTROL": control, "EZPZ_LAUNCH": self.launch_id, **more}
 
 

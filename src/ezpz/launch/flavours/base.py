@@ -88,6 +88,11 @@ class Flavour:
         del order
         return {}
 
+    def not_carried(self, names: Iterable[str]) -> list[str]:
+        """Return which of the user's variables it cannot carry to other hosts by their names."""
+        del names
+        return []
+
     def misleading(self, order: Order) -> tuple[str, ...]:
         """Return the variables of the job that contradict its line; it is started without them."""
         del order

@@ -20,7 +20,7 @@ from ezpz.launch.flavours.request import Flag, Setting
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ezpz.launch.flavours.request import Order
 
@@ -87,6 +87,10 @@ class OpenMpi5(MpiFlavour):
         if not os.isatty(1) and "FORCE_COLOR" not in order.environ:
             settings["NO_COLOR"] = Setting("1", "stdout is no terminal, although Open MPI shows ranks one")
         return settings
+
+    def not_carried(self, names: Iterable[str]) -> list[str]:
+        """Return the names that ``-x`` does not take: exported functions of bash, names with dots and dashes."""
+        return sorted(name for name in names if not _TAKEN.match(name) and not _OWN.match(name))
 
     def hostfile_line(self, host: str, count: int) -> str:
         """Return ``n01 slots=2``."""

@@ -26,7 +26,7 @@ import time
 from ezpz.errors import EzpzError, LaunchError, shell_code
 from ezpz.fields import Malformed
 from ezpz.launch import shim_messages as messages
-from ezpz.launch.contract import restore_mask, restore_paths, tell, threads, unquoted
+from ezpz.launch.contract import restore_environment, restore_mask, tell, threads, unquoted
 from ezpz.launch.host.process_tree import adopt, call_me, close_others, die_with_parent, kill_tree, reap
 from ezpz.launch.host.rank_start import (
     FOR_RANK_ALONE,
@@ -101,7 +101,7 @@ def main(command: list[str]) -> int:
     environ = dict(os.environ)
     if environ.get("EZPZ_CONTROL") and _launcher_is_gone():
         return _ALONE
-    restore_paths(environ)
+    restore_environment(environ)
     restore_mask(environ)
     try:
         ranks, hosts = checked_ranks(environ)

@@ -23,7 +23,7 @@ if __name__ == "__main__":
 from ezpz import local_socket
 from ezpz.errors import EzpzError, LaunchError, shell_code
 from ezpz.launch import agent_messages
-from ezpz.launch.contract import BY_LAUNCHER, rank_variables, restore_mask, restore_paths, threads, unquoted
+from ezpz.launch.contract import BY_LAUNCHER, rank_variables, restore_environment, restore_mask, threads, unquoted
 from ezpz.launch.host import process_tree, rank_start
 from ezpz.launch.host.agent import UNKNOWN, Agent
 from ezpz.launch.host.connection import Connection, End, LauncherGoneError, NoConnection, connect
@@ -84,7 +84,7 @@ def run_for_shims(listener: socket.socket, control: str, launch: str, placement:
     _make_folder(agent.world)
     agent.world.listen(listener)
     environ = dict(os.environ)
-    restore_paths(environ)
+    restore_environment(environ)
     agent.world.before_begin(environ, first=index == 0)
     return agent.run()
 
@@ -220,7 +220,7 @@ def _run_by_launcher(starter: int, words: list[str], environ: dict[str, str]) ->
     os.setsid()
     process_tree.close_others(starter)  # the MPI's own, which no rank shall have
     command = [unquoted(word) for word in words[1:]] if words[:1] == ["--quoted"] else words
-    restore_paths(environ)
+    restore_environment(environ)
     restore_mask(environ)
     from ezpz.launch.host.mpi_trap import cleared
 
