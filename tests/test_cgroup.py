@@ -49,6 +49,45 @@ def test_limits_peak_and_kills_of_a_process(subtests, tmp_path):
             assert [cgroup.memory_limits(folder), cgroup.memory_peak(folder), cgroup.memory_kills(folder)] == told
 
 
+QUOTAS = {
+    "version 2": ({"proc/7/cgroup": "0::/pod/one\n", "pod/one/cpu.max": "150000 100000\n"}, 1.5),
+    "a group above": (
+        {"proc/7/cgroup": "0::/pod/one\n", "pod/one/cpu.max": "max 100000\n", "pod/cpu.max": "200000 100000\n"},
+        2.0,
+    ),
+    "version 1": (
+        {
+            "proc/7/cgroup": "4:cpu,cpuacct:/docker/a\n0::/\n",
+            "cpu/docker/a/cpu.cfs_quota_us": "50000\n",
+            "cpu/docker/a/cpu.cfs_period_us": "100000\n",
+        },
+        0.5,
+    ),
+    "version 1, the other name, seen from inside": (
+        {
+            "proc/7/cgroup": "4:cpu,cpuacct:/docker/a\n",
+            "cpu,cpuacct/cpu.cfs_quota_us": "300000\n",
+            "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        },
+        3.0,
+    ),
+    "no limit": (
+        {"proc/7/cgroup": "4:cpu:/a\n", "cpu/a/cpu.cfs_quota_us": "-1\n", "cpu/a/cpu.cfs_period_us": "100000\n"},
+        None,
+    ),
+    "torn": ({"proc/7/cgroup": "0::/pod\n", "pod/cpu.max": "15"}, None),
+    "no period": ({"proc/7/cgroup": "0::/pod\n", "pod/cpu.max": "100000 0\n"}, None),
+    "no group": ({}, None),
+}
+
+
+def test_the_cpus_whose_time_a_process_may_use(subtests, tmp_path):
+    for name, (files, told) in QUOTAS.items():
+        laid = {file if file.startswith("proc") else f"sys/fs/cgroup/{file}": text for file, text in files.items()}
+        with subtests.test(name):
+            assert cgroup.cpu_quota(7, lay(tmp_path / name, laid)) == told
+
+
 def test_an_old_kernel_does_not_count(tmp_path):
     root = lay(
         tmp_path, {"proc/vmstat": "nr_free_pages 7\n", "sys/fs/cgroup/memory/memory.oom_control": "under_oom 0\n"}

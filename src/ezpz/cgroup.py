@@ -1,4 +1,4 @@
-r"""Read what Linux counts of the memory of a control group: limit, peak, and processes killed for want of it.
+r"""Read what Linux says of a control group: memory's limit, peak, and processes killed for want of it; CPU quota.
 
     /proc/4711/cgroup               0::/system.slice/slurmstepd.scope/job_1/step_0   version 2 (cgroups(7))
                                     4:memory:/slurm/uid_1000/job_1                   version 1
@@ -10,6 +10,10 @@ r"""Read what Linux counts of the memory of a control group: limit, peak, and pr
     memory.limit_in_bytes           8589934592, or 9223372036854771712 for none
     memory.max_usage_in_bytes       8589930496
     memory.oom_control              oom_kill_disable 0\nunder_oom 0\noom_kill 1    since Linux 4.13
+    CPU time, in microseconds of each period; groups above may have a limit, too:
+    cpu.max                         150000 100000, or max 100000          version 2; 1.5 CPUs, as `docker --cpus 1.5`
+    cpu.cfs_quota_us                150000, or -1 for none                version 1, below /sys/fs/cgroup/cpu
+    cpu.cfs_period_us               100000
     /proc/vmstat                    …\noom_kill 3\n…                      of the whole host, since Linux 4.13
 
 The counter of a group counts each of its processes that the kernel has killed, whether the group's own limit, that of
@@ -22,6 +26,7 @@ from __future__ import annotations
 import os
 
 _TREE_1, _TREE_2 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
+_CPU_TREES_1 = ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct")  # most systems link one to the other
 _NO_LIMIT = 1 << 60  # bytes; version 1 writes the largest number of pages where there is none
 
 
@@ -32,12 +37,39 @@ def memory_folder(pid: int | str, root: str = "") -> str:
         pid: Of the process, or ``self``.
         root: What replaces ``/``, without its slash at the end.
     """
+    return _folder("memory", (_TREE_1,), pid, root)
+
+
+def cpu_quota(pid: int | str = "self", root: str = "") -> float | None:
+    """Return the CPUs whose time a process may use, by its group and those above; None where nothing limits it.
+
+    Args:
+        pid: Of the process, or ``self``.
+        root: What replaces ``/``, without its slash at the end.
+    """
+    folder, least = _folder("cpu", _CPU_TREES_1, pid, root), None
+    while folder:
+        words = (
+            _text(f"{folder}/cpu.max")
+            or f"{_text(f'{folder}/cpu.cfs_quota_us').strip()} {_text(f'{folder}/cpu.cfs_period_us').strip()}"
+        ).split()
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+            cpus = int(words[0]) / int(words[1])
+            least = cpus if least is None else min(least, cpus)
+        if folder.endswith((*_CPU_TREES_1, _TREE_2)):
+            break
+        folder = os.path.dirname(folder)
+    return least
+
+
+def _folder(controller: str, trees_1: tuple[str, ...], pid: int | str, root: str) -> str:
+    """Return the folder of the group that a controller has put a process into; empty where there is none."""
     found = ""
     for line in _text(f"{root}/proc/{pid}/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if "memory" in controllers.split(","):
-            return _existing(root + _TREE_1, path)
+        if controller in controllers.split(","):
+            return next(filter(None, (_existing(root + tree, path) for tree in trees_1)), "")
         if not controllers:
             found = _existing(root + _TREE_2, path)
     return found

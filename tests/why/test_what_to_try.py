@@ -18,6 +18,7 @@ KNOWN = {  # the last that a rank wrote -> what must be in the advice
     "are out of shared memory. Please try to raise your shared memory limit.": "/dev/shm",
     "OSError: [Errno 24] Too many open files: 'a'": "ulimit -n",
     "OSError: [Errno 27] File too large": "ulimit -f",
+    "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598": "ulimit -f",
     "torch.AcceleratorError: CUDA error: device-side assert triggered\nCUDA kernel errors might be reported late": (
         "CUDA_LAUNCH_BLOCKING=1"
     ),

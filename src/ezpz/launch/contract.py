@@ -28,8 +28,10 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
 
 from __future__ import annotations
 
+import math
 import os
 
+from ezpz.cgroup import cpu_quota
 from ezpz.ranks import CONTRACT, LAUNCHERS_OWN, Ranks, alike
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
@@ -178,7 +180,7 @@ def tell(environ: dict[str, str], ranks: Ranks, hosts: int) -> None:
 
 def threads(local_world_size: int) -> str:
     """Return the threads of one rank: the cores that this process may use, shared among the ranks of its host."""
-    return str(max(1, cores() // threads_per_core() // local_world_size))
+    return str(max(1, min(bound_cpus() // threads_per_core(), cores()) // local_world_size))
 
 
 def threads_per_core(cpus: str = "/sys/devices/system/cpu") -> int:
@@ -213,7 +215,17 @@ def unquoted(word: str) -> str:
 
 
 def cores() -> int:
-    """Return the number of CPUs that this process may use, each hardware thread of a core counted."""
+    """Return the number of CPUs that this process may use, each hardware thread of a core counted.
+
+    A quota of CPU time (``docker --cpus``, Kubernetes) leaves all CPUs visible: more threads than it has CPUs are
+    stopped by turns.
+    """
+    quota = cpu_quota()
+    return bound_cpus() if quota is None else max(1, min(bound_cpus(), math.ceil(quota)))
+
+
+def bound_cpus() -> int:
+    """Return the number of CPUs that this process is bound to, or all where it is bound to none."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -66,6 +66,10 @@ _BY_WORDS = {
     re.compile(r"\[Errno 27\]|File too large"): (
         "`ulimit -f` shows the limit of the size of files; raise it where the job is started, or write smaller files"
     ),
+    re.compile(r"iostream error|PytorchStreamWriter failed|\bunexpected pos \d{1,20} vs \d"): (
+        "a file could not be written whole: look for a full disk or quota (`df -h`), and at `ulimit -f`, the limit of "
+        "the size of files"
+    ),
     re.compile(r"device-side assert triggered"): (
         "mostly an index out of range: labels against classes, tokens against the vocabulary; run that batch on "
         "the CPU (TORCH_DEVICE=cpu), or with CUDA_LAUNCH_BLOCKING=1 for the line"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from ezpz.launch.contract import cores
+from ezpz.launch.contract import bound_cpus
 from ezpz.launch.watchers import HostHandle, HostSide
 from ezpz.watch.stragglers import messages
 
@@ -58,7 +58,7 @@ class ArrivalsOfHost(HostSide):
                 messages.ArrivalsTold(
                     clock=self.handle.clock,
                     cores=f"{together:b}".count("1"),
-                    allowed=cores(),
+                    allowed=bound_cpus(),
                     there=os.cpu_count() or 0,
                     ranks=reported,
                 )
