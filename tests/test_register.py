@@ -71,6 +71,13 @@ def test_records_of_other_time_zones_and_of_older_releases_stand_where_they_bega
     assert [launch.launch_id for launch in register.recorded()] == ["bbbb0000", "aaaa0000", "cccc0000"]
 
 
+def test_a_launch_of_a_clock_that_was_ahead_is_not_the_newest_for_ever(keep):
+    now = time.time()
+    for launch, started in (("aaaa0000", now - 60), ("bbbb0000", now + 9e8), ("cccc0000", now + 60)):
+        keep(launch, started)
+    assert [launch.launch_id for launch in register.recorded()] == ["cccc0000", "aaaa0000", "bbbb0000"]
+
+
 def test_a_launch_runs_here_as_long_as_its_process_lives_and_is_the_one_that_wrote_it(keep):
     mine = register.launcher("")
     keep("aaaa0000")

@@ -49,6 +49,7 @@ _LISTED = 4  # names that an error shows
 _LONGEST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host
 _LATE = 600.0  # seconds after the time of its job in which a launch may still end
 _HEAD, _MORE = 512, 1 << 16  # bytes of a record that tell state and start, in ours and in those of older releases
+_SKEW = 3600.0  # seconds by which clocks of hosts may differ
 _STARTED = rb'"started": ?([0-9]{1,11}(?:\.[0-9]+)?)'  # compiled when it is first looked for
 _STATE = rb'"state": ?"([a-z]+)"'
 
@@ -209,7 +210,13 @@ def heads(*, running: bool = False) -> list[Head]:
         ended = not running and (folder == home or not _can_write(home))
         heads_there = [head for name in names if (head := _head(f"{folder}/{name}/run.json", name))]
         found += [head for head in heads_there if head.is_running or ended]
-    return sorted(found, key=lambda head: (head.started, head.path), reverse=True)
+    now = time.time()
+    return sorted(found, key=lambda head: (not_ahead(head.started, now), head.path), reverse=True)
+
+
+def not_ahead(when: float, now: float) -> float:
+    """Return a time to order by: 0 for one in the future, when a clock was ahead; it would be the newest for ever."""
+    return when if when <= now + _SKEW else 0.0
 
 
 def _head(path: str, name: str) -> Head | None:

@@ -57,6 +57,19 @@ def test_a_log_holds_one_start_after_the_other_or_begins_with_its_first_time():
     assert (row.seconds, row.lines) == (2.5, (1, 2))
 
 
+def test_a_time_of_day_at_the_beginning_of_a_line_is_after_the_start():
+    """As lines of ezpz itself have it."""
+    logs = {
+        "Job started at: 2025-01-02-100000\n10:00:41 iter=0 loss=2.3024\n": 41,
+        "Job started at: 2025-01-02-235958\n[00:00:41.500] step=0 loss=2.3024\n": 43.5,
+        "Job started at: 2025-01-02-100000\n10:00 iter=0 loss=2.3024\n": None,
+        "Job started at: 2025-01-02-100000\n99:99:99 iter=0\n": None,
+        "Job started at: 2025-01-02-100000\nepoch of 10:00:41 iter=0\n": None,
+    }
+    assert {log: read_start_times(log, "x")[0][0].seconds for log in logs} == logs
+    assert read_start_times("10:00:00 2 ranks\n10:00:41 iter=0\n", "x")[0] == []
+
+
 def test_midnight_and_ends_of_months_and_years_are_right():
     expected = {
         "23:59:58,00:00:03": 5,

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import time
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,7 @@ from ezpz.fields import Record
 from ezpz.files import LARGEST, no_access, open_regular, read_object, refuse_unreadable
 from ezpz.records.launch_record import LaunchRecord
 from ezpz.records.run_record import RunRecord, epoch
-from ezpz.register import SHORTEST, Launch, ambiguous, is_of_job, main_folder, named, read, recorded
+from ezpz.register import SHORTEST, Launch, ambiguous, is_of_job, main_folder, named, not_ahead, read, recorded
 from ezpz.track.launches import find_launch
 from ezpz.track.run_reader import is_run
 
@@ -181,11 +182,13 @@ def newest_run(searched: Path, closed: list[str] | None = None) -> Path | None:
 
 
 def changed(folder: Path) -> float:
-    """Return when journal or ``run.json`` of a run folder changed last; 0 where it has neither any more."""
-    times = [0.0]
+    """Return when journal or ``run.json`` of a run folder changed last; 0 where it has neither any more, and for a time
+    in the future.
+    """
+    times, now = [0.0], time.time()
     for name in RUN_FILES:
         with suppress(OSError):
-            times.append((folder / name).stat().st_mtime)
+            times.append(not_ahead((folder / name).stat().st_mtime, now))
     return max(times)
 
 

@@ -9,6 +9,7 @@ and a log, in which a line says when the job started and another has the first s
 
     Job started at: 2023-11-02-183323 on x3004c0s13b0n0
     [2023-11-02 18:34:13,122] [INFO] [logging.py:96:log_dist] [Rank 0] step=0, skipped=0, lr=[0.0, 0.0]
+    18:34:13 iter=0 loss=2.3024 accuracy=0.07812 dt=0.0276 s
 
 A time is a date and a time of day, or a time of day alone (``235958``), which is after the start. No zone is known.
 """
@@ -29,6 +30,7 @@ _DAY = 86400.0
 _DATE = r"(\d{4})[-/](\d\d)[-/](\d\d)[-T _]?"
 _CLOCK = r"(\d{1,2}):?(\d\d):?(\d\d)(?:[.,](\d{1,6}))?"
 _IN_LINE = re.compile(rf"(?<!\d){_DATE}{_CLOCK}(?!\d)")
+_LINES_CLOCK = re.compile(r"\W{0,3}(\d{1,2}:\d\d:\d\d(?:[.,]\d{1,6})?)(?!\d)")  # at the beginning of a line
 _WHOLE = re.compile(rf"(?:{_DATE})?{_CLOCK}")
 _START = re.compile(r"\b(?:job|run|launch)?\s*start(?:ed|ing)?(?:\s+(?:at|time))?\b\s*[:=]", re.IGNORECASE)
 _FIRST = re.compile(r"\b(?:global_)?(?:step|iter(?:ation)?)\s*(?:[=:]\s*)?(?:0\b|1\s*/)", re.IGNORECASE)
@@ -144,7 +146,7 @@ def _read_log(lines: Sequence[str], name: str) -> list[StartTime]:
     earliest: tuple[float, int] | None = None
     for number, line in enumerate(lines, 1):
         found = _IN_LINE.search(line)
-        when = _seconds(found.groups()) if found else None
+        when = _seconds(found.groups()) if found else _clock_in(line, begun[0]) if begun else None
         if when is None:
             continue
         earliest = earliest or (when, number)
@@ -157,6 +159,14 @@ def _read_log(lines: Sequence[str], name: str) -> list[StartTime]:
                 rows.append(_of_log(name, rows, begun, (when, number)))
                 begun = None
     return [*rows, *([_of_log(name, rows, begun)] if begun else [])]
+
+
+def _clock_in(line: str, after: float) -> float | None:
+    """Return the time of a line that begins with a time of day alone, on the day of ``after`` or the next one."""
+    found = _LINES_CLOCK.match(line)
+    with suppress(ValueError):
+        return _time(found[1], after) if found else None
+    return None
 
 
 def _of_log(
