@@ -16,7 +16,7 @@ def hugging_face_config(model: Any) -> str:
     """Return the content of a model's ``config.json``, whatever wraps it; "" for a model of another kind."""
     while (inside := _inside(model)) is not None:
         model = inside
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if not hasattr(config, "to_dict") or not hasattr(config, "model_type"):
         return ""
     try:

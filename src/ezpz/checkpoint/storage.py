@@ -168,7 +168,8 @@ class WholeTensors:
         if part.shape != into.shape or part.dtype != whole.dtype:
             raise StorageError(f"{place.relative_path} is damaged: what it holds of {key} is another tensor")
         into.copy_(part)
-        return part.numel()
+        count: int = part.numel()
+        return count
 
     def _part(self, place: Any) -> torch.Tensor:
         name = place.relative_path

@@ -50,7 +50,7 @@ class _Storage(NamedTuple):
 
     kind: str
     key: str
-    count: int
+    numbers: int
 
 
 class _Later:
@@ -75,7 +75,7 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, obj: Any) -> Any:
         if not isinstance(obj, _Storage):
             return None
-        return "storage", getattr(torch, obj.kind), obj.key, "cpu", obj.count
+        return "storage", getattr(torch, obj.kind), obj.key, "cpu", obj.numbers
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, _Later):
@@ -89,11 +89,12 @@ class _Pickler(pickle.Pickler):
 
 def _reduced(key: str, shape: tuple[int, ...], dtype: str) -> Any:
     """Return the call, as a pickle has it, that makes a tensor of its storage."""
-    strides, count = [], 1
+    strides: list[int] = []
+    count = 1
     for size in reversed(shape):
         strides.insert(0, count)
         count *= size
-    place = (0, shape, tuple(strides), False, OrderedDict())
+    place: tuple[Any, ...] = (0, shape, tuple(strides), False, OrderedDict())
     if dtype in _KINDS:
         return rebuilding._rebuild_tensor_v2, (_Storage(_KINDS[dtype], key, count), *place)  # noqa: SLF001  # the format's own word
     kind = getattr(torch, dtype)
