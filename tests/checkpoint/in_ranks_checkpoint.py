@@ -175,6 +175,53 @@ def goes_on(saved, loaded):
     near(run.train(BEFORE, AFTER), json.loads((folder / "losses.json").read_text()))
 
 
+class Pair:
+    """Two networks in training, one against the other, each with a strategy and an optimizer of its own."""
+
+    def __init__(self, folder, generator, critic):
+        torch.manual_seed(31 + len(generator))
+        nets = {"generator": nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), "critic": nn.Linear(3, 1)}
+        strategies = {"generator": generator, "critic": critic}
+        self.nets = {word: ezpz.wrap_model(net, strategies[word], dtype="fp32") for word, net in nets.items()}
+        make = ezpz.make_optimizer
+        self.optimizers = {
+            "generator": make(self.nets["generator"], torch.optim.Adam, lr=0.01),
+            "critic": make(self.nets["critic"], torch.optim.SGD, lr=0.1, momentum=0.9),
+        }
+        self.checkpoints = Checkpoints(folder, model=self.nets, optimizer=self.optimizers)
+
+    def train(self, first, steps):
+        """Return the losses over all ranks."""
+        losses = []
+        for step in range(first, first + steps):
+            noise = torch.randn(8, 5, generator=torch.Generator().manual_seed(step)).chunk(WORLD)[ezpz.get_rank()]
+            for word, sign in (("critic", 1), ("generator", -1)):
+                loss = sign * self.nets["critic"](self.nets["generator"](noise)).exp().mean()
+                loss.backward()
+                self.optimizers[word].step()
+                for each in self.optimizers.values():
+                    each.zero_grad()
+                losses.append(world_mean(loss))
+        return losses
+
+
+def test_two_models_and_their_optimizers_go_on_with_other_ranks_and_strategies():
+    folder = SHARED / "pair"
+    if WORLD == 4:
+        run = Pair(folder, "fsdp", "ddp")
+        run.train(0, BEFORE)
+        run.checkpoints.save(BEFORE)
+        unbroken = run.train(BEFORE, AFTER)
+        if ezpz.get_rank() == 0:
+            (folder / "losses.json").write_text(json.dumps(unbroken))
+        ezpz.barrier()
+    unbroken = json.loads((folder / "losses.json").read_text())
+    for strategies in (("fsdp", "ddp"), ("ddp", "fsdp"), ("ddp", "zero1")):
+        other = Pair(folder, *strategies)
+        assert other.checkpoints.load(folder / "checkpoints" / "step-00000003") == BEFORE
+        near(other.train(BEFORE, AFTER), unbroken)
+
+
 @four
 def test_tied_weights_and_a_run_before_its_first_step(folder):
     run = Run("fsdp", folder, tied=True)

@@ -20,6 +20,7 @@ from ezpz.checkpoint.layout import current_layout
 from ezpz.checkpoint.manifest import Manifest, Unusable
 from ezpz.checkpoint.owner import claim
 from ezpz.checkpoint.packing import NotPlainError, digest_of
+from ezpz.checkpoint.several import as_one, holds, kind_of, models_in
 from ezpz.checkpoint.small_collectives import Together, raise_first
 from ezpz.dist.buffers import share_buffers
 from ezpz.errors import EzpzError, UsageError
@@ -219,7 +220,8 @@ def prepare_save(contents: Contents, together: Together, base: Path, step: int) 
         EzpzError: The folder cannot be made; on all ranks.
     """
     error, draft, collected = None, None, None
-    share_buffers(contents.model)
+    for each in models_in(contents.model):
+        share_buffers(each)
     try:
         collected = _collect(contents)
         draft = _begin(base, step) if together.rank == 0 else None
@@ -269,13 +271,14 @@ def _describe(contents: Contents, model: Fingerprint, together: Together) -> Man
         torch=str(torch.__version__),
         ezpz=__version__,
         model=model,
-        optimizer=optimizer
-        and {
+        optimizer=None
+        if optimizer is None
+        else {
             "kind": optimizers.kind_of(optimizer),
             "groups": optimizers.describe_groups(optimizer),
             "rates": optimizers.rates(optimizer),
         },
-        schedule=type(contents.schedule).__name__ if contents.schedule is not None else "",
+        schedule=kind_of(contents.schedule) if contents.schedule is not None else "",
         state=sorted(contents.state),
         own_objects=False,
         files={},
@@ -355,9 +358,9 @@ class Checkpoints:
         self,
         folder: Path | str | None,
         *,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer | None = None,
-        schedule: Stateful | None = None,
+        model: nn.Module | Mapping[str, nn.Module],
+        optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer] | None = None,
+        schedule: Stateful | Mapping[str, Stateful] | None = None,
         state: Mapping[str, Stateful] | None = None,
         keep: int = 3,
         asynchronous: bool = False,
@@ -367,19 +370,23 @@ class Checkpoints:
 
         Args:
             folder: The run's folder, whose ``checkpoints`` is used, or a folder of that name. Rank 0's counts.
-            model: Plain, or as `ezpz.wrap_model` returned it.
-            optimizer: As `ezpz.make_optimizer` or torch returned it.
-            schedule: Of the learning rate.
+            model: Plain, or as `ezpz.wrap_model` returned it; or several by words of yours, such as a generator and a
+                critic, or a student and its teacher. No two of them may share weights.
+            optimizer: As `ezpz.make_optimizer` or torch returned it; or several by words, which need not be those of
+                the models.
+            schedule: Of the learning rate; or several by words.
             state: Further objects with ``state_dict`` and ``load_state_dict``, by name.
             keep: How many checkpoints to keep; 0 keeps all.
             asynchronous: Copy to the CPU's memory, and write while the training continues.
             verify: Whether `load` compares files with their digests first; they are saved in either case.
 
         Raises:
-            UsageError: ``keep`` is negative, or rank 0 gave no folder, or one that cannot be written; on all ranks.
+            UsageError: ``keep`` is negative, or rank 0 gave no folder, or one that cannot be written; on all ranks. A
+                word cannot be a name, or two optimizers hold the same weights.
         """
+        one = [as_one("model", model), as_one("optimizer", optimizer), as_one("schedule", schedule)]
         self._together = Together()
-        self._contents = Contents(model, optimizer, schedule, dict(state or {}), _device_type(model), set())
+        self._contents = Contents(one[0], one[1], one[2], dict(state or {}), _device_type(one[0]), set())
         self._keep, self._asynchronous, self._verify = keep, asynchronous, verify
         self._pending: tuple[Future[EzpzError | None], Path] | None = None
         self._error: EzpzError | None = None  # of the last save
@@ -434,11 +441,11 @@ class Checkpoints:
             ("optimizer", optimizer, contents.optimizer),
             ("schedule", schedule, contents.schedule),
         ):
-            if given is None or given is own:
+            if given is None or holds(own, given):
                 continue
             if own is not None:
                 raise UsageError(
-                    f"Checkpoints saves another {what} ({type(own).__name__}) than the one that Loop uses "
+                    f"Checkpoints saves another {what} ({kind_of(own)}) than the one that Loop uses "
                     f"({type(given).__name__}); expected the same object. Leave {what}= out of Checkpoints(…), which "
                     "takes the loop's."
                 )

@@ -24,6 +24,7 @@ from ezpz.checkpoint import optimizers
 from ezpz.checkpoint.hugging_face_config import hugging_face_config
 from ezpz.checkpoint.layout import source_of
 from ezpz.checkpoint.packing import pack, unpack
+from ezpz.checkpoint.several import kind_of
 from ezpz.checkpoint.storage import places_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from ezpz.checkpoint.layout import Layout
     from ezpz.checkpoint.manifest import Manifest
+    from ezpz.checkpoint.several import Optimizers
     from ezpz.checkpoint.small_collectives import Together
 
 
@@ -128,7 +130,7 @@ class Contents(NamedTuple):
     """The objects of a run whose state is saved."""
 
     model: nn.Module
-    optimizer: torch.optim.Optimizer | None
+    optimizer: torch.optim.Optimizer | Optimizers | None
     schedule: Stateful | None
     state: dict[str, Stateful]
     device_type: str
@@ -186,7 +188,7 @@ class Contents(NamedTuple):
             problem = optimizers.objection(self.optimizer, manifest.optimizer, is_whole=is_whole)
             if problem:
                 return problem
-        schedule = type(self.schedule).__name__ if self.schedule is not None else ""
+        schedule = kind_of(self.schedule) if self.schedule is not None else ""
         if schedule and schedule != manifest.schedule and not self._begins_anew("schedule", manifest.schedule):
             return f"its schedule is {manifest.schedule or 'none'}, and this one is {schedule}"
         lacking = sorted(self.state.keys() - set(manifest.state) - self.optional)

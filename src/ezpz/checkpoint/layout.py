@@ -32,9 +32,10 @@ class Layout:
 
 def current_layout(rank: int, world_size: int, model: Any) -> Layout:
     """Return the layout of this world, by the mesh of the model."""
+    from ezpz.checkpoint.several import models_in
     from ezpz.dist.wrapped_models import mesh_of
 
-    mesh = mesh_of(model)
+    mesh = mesh_of(models_in(model)[0])
     if mesh is None or math.prod(mesh.shape) != world_size:
         return Layout(world_size, {}, rank)
     return Layout(world_size, dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=False)), rank)

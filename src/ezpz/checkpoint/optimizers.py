@@ -18,6 +18,7 @@ import torch
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from ezpz.checkpoint.packing import pack, unpack
+from ezpz.checkpoint.several import Optimizers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,11 +46,12 @@ _KERNELS = {"fused", "foreach"}  # what suits this machine, and is no part of th
 _PER_GROUP = {"base_lrs", "_last_lr", "lr_lambdas", "max_lrs", "base_momentums", "max_momentums", "min_lrs"}
 
 
-def collect(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def collect(model: nn.Module, optimizer: torch.optim.Optimizer | Optimizers) -> dict[str, Any]:
     """Return this rank's state as nested dictionaries of tensors; empty before the first step."""
-    if not has_state(optimizer):
+    stepped = [each for each in _locals(optimizer) if each.state]  # torch would make a state for the others
+    if not stepped:
         return {}
-    by_name = get_optimizer_state_dict(model, _local(optimizer))["state"]
+    by_name = get_optimizer_state_dict(model, stepped)["state"]
     tensors: dict[str, dict[str, Any]] = {}
     packed: dict[str, dict[str, Any]] = {}
     for name, entries in by_name.items():
@@ -61,32 +63,34 @@ def collect(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any
     return {"state": tensors, "packed": packed}
 
 
-def has_state(optimizer: torch.optim.Optimizer) -> bool:
+def has_state(optimizer: torch.optim.Optimizer | Optimizers) -> bool:
     """Tell whether this rank's part of the optimizer has done a step that left anything behind."""
-    return bool(_local(optimizer).state)
+    return any(each.state for each in _locals(optimizer))
 
 
-def kind_of(optimizer: torch.optim.Optimizer) -> str:
+def kind_of(optimizer: torch.optim.Optimizer | Optimizers) -> str:
     """Return the name of what updates the weights: under ZeRO-1 that of the optimizer inside."""
+    if isinstance(optimizer, Optimizers):
+        return ", ".join(f"{word}: {kind_of(each)}" for word, each in optimizer.by_word.items())
     return type(_local(optimizer)).__name__
 
 
-def group_options(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+def group_options(optimizer: torch.optim.Optimizer | Optimizers) -> list[dict[str, Any]]:
     """Return the options of every parameter group, such as ``lr``."""
     return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
 
 
-def describe_groups(optimizer: torch.optim.Optimizer) -> list[int]:
+def describe_groups(optimizer: torch.optim.Optimizer | Optimizers) -> list[int]:
     """Return how many parameters each group has."""
     return [len(group["params"]) for group in optimizer.param_groups]
 
 
-def rates(optimizer: torch.optim.Optimizer) -> list[float]:
+def rates(optimizer: torch.optim.Optimizer | Optimizers) -> list[float]:
     """Return each group's learning rate."""
     return [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
 
 
-def objection(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any] | None, *, is_whole: bool) -> str:
+def objection(optimizer: torch.optim.Optimizer | Optimizers, saved: Mapping[str, Any] | None, *, is_whole: bool) -> str:
     """Return why what a manifest says of an optimizer does not fit this one; "" if it does.
 
     Args:
@@ -102,12 +106,14 @@ def objection(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any] | None,
     shown = f"its optimizer has groups of {saved['groups']} parameters, and this one of {groups}"
     if is_whole and sum(groups) != sum(saved["groups"]):
         return shown
+    if isinstance(optimizer, Optimizers) and len(groups) != len(saved["groups"]):
+        return f"{shown}; of several optimizers each must have its groups"
     if len(groups) != len(saved["groups"]) > 1 and len(set(saved.get("rates") or (None, 0))) > 1:
         return f"{shown}, and its groups have learning rates of their own, or none is recorded"
     return ""
 
 
-def sources(optimizer: torch.optim.Optimizer, saved: Sequence[int]) -> list[int]:
+def sources(optimizer: torch.optim.Optimizer | Optimizers, saved: Sequence[int]) -> list[int]:
     """Return from which saved group each group of this optimizer takes its learning rate; empty if they are the same.
 
     Args:
@@ -123,23 +129,23 @@ def sources(optimizer: torch.optim.Optimizer, saved: Sequence[int]) -> list[int]
 class Prepared(NamedTuple):
     """An optimizer made ready to be loaded: tensors to fill, by the keys of `collect`, and what to do afterwards."""
 
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer | Optimizers
     names: list[list[str]]  # of the parameters in this rank's groups
     tensors: dict[str, Any]
     problem: str  # why it cannot be loaded
-    before: dict[Any, Any]
+    before: list[dict[Any, Any]]  # the state of each optimizer
     sources: list[int]  # see `sources`
 
     def undo(self) -> None:
         """Give the optimizer back the state that it had before."""
-        state = _local(self.optimizer).state
-        state.clear()
-        state.update(self.before)
+        for each, before in zip(_locals(self.optimizer), self.before, strict=True):
+            each.state.clear()
+            each.state.update(before)
 
 
 def prepare(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Optimizers,
     places: Mapping[tuple[str, ...], Any],
     *,
     fresh: bool,
@@ -154,16 +160,16 @@ def prepare(
         fresh: Whether it was saved before its first step.
         groups: The sizes of the saved groups.
     """
-    local = _local(optimizer)
     optimizer.zero_grad(set_to_none=True)  # gradients of other weights, and they keep torch from making a state
-    before = dict(local.state)
-    local.state.clear()
+    before = [dict(each.state) for each in _locals(optimizer)]
+    for each in _locals(optimizer):
+        each.state.clear()
     origins = sources(optimizer, groups)
     if fresh:
         return Prepared(optimizer, [], {}, "", before, origins)
     prepared = Prepared(optimizer, [], {"state": {}, "packed": {}}, "", before, origins)
     try:
-        return prepared._replace(**_made_ready(model, local, places, prepared.tensors))
+        return prepared._replace(**_made_ready(model, _locals(optimizer), places, prepared.tensors))
     except BaseException:  # also Ctrl-C: the optimizer is as it was
         prepared.undo()
         raise
@@ -171,12 +177,12 @@ def prepare(
 
 def _made_ready(
     model: nn.Module,
-    local: torch.optim.Optimizer,
+    optimizers: list[torch.optim.Optimizer],
     places: Mapping[tuple[str, ...], Any],
     tensors: dict[str, Any],
 ) -> dict[str, Any]:
     """Fill in the tensors, and return the names of parameters, or the problem, as `Prepared` has them."""
-    made = get_optimizer_state_dict(model, local)
+    made = get_optimizer_state_dict(model, optimizers)
     for name, entries in made["state"].items():
         saved = {
             path[3]: (path[1], place) for path, place in places.items() if path[0] == "optimizer" and path[2] == name
@@ -193,23 +199,31 @@ def _made_ready(
 
 def apply(prepared: Prepared, options: list[dict[str, Any]]) -> None:
     """Give the optimizer the state that was filled in, and the saved options of its groups."""
-    local = _local(prepared.optimizer)
-    whole = local.state_dict()
+    taken = _taken(group_options(prepared.optimizer), options, prepared.sources)
+    begin = 0
+    for each in _locals(prepared.optimizer):
+        end = begin + len(each.param_groups)
+        _apply_to(each, prepared.names[begin:end], taken[begin:end], prepared.tensors)
+        begin = end
+    for group, options_ in zip(prepared.optimizer.param_groups, taken, strict=True):  # of ZeRO-1 around its own
+        group.update(options_)
+
+
+def _apply_to(
+    optimizer: torch.optim.Optimizer, names: list[list[str]], taken: list[dict[str, Any]], tensors: dict[str, Any]
+) -> None:
+    whole = optimizer.state_dict()
     numbers = [group["params"] for group in whole["param_groups"]]
     whole["state"] = {}
-    for names, ids in zip(prepared.names, numbers, strict=bool(prepared.names)):
-        for name, number in zip(names, ids, strict=True):
-            entries = dict(prepared.tensors["state"].get(name, {}))
-            packed = prepared.tensors["packed"].get(name, {})
+    for group, ids in zip(names, numbers, strict=bool(names)):
+        for name, number in zip(group, ids, strict=True):
+            entries = dict(tensors["state"].get(name, {}))
+            packed = tensors["packed"].get(name, {})
             entries |= {key: unpack(value, "optimizer", "packed", name, key) for key, value in packed.items()}
             if entries:  # a parameter that has never had a gradient has none
                 whole["state"][number] = entries
-    taken = _taken(group_options(prepared.optimizer), options, prepared.sources)
     whole["param_groups"] = [{**group, "params": ids} for group, ids in zip(taken, numbers, strict=True)]
-    local.load_state_dict(whole)
-    if local is not prepared.optimizer:
-        for group, options_ in zip(prepared.optimizer.param_groups, taken, strict=True):
-            group.update(options_)
+    optimizer.load_state_dict(whole)
 
 
 def _taken(own: list[dict[str, Any]], saved: list[dict[str, Any]], origins: list[int]) -> list[dict[str, Any]]:
@@ -238,6 +252,12 @@ def regrouped(state: Any, groups: int, origins: list[int]) -> Any:
         elif name == "_schedulers":
             changed[name] = [regrouped(each, groups, origins) for each in value]
     return changed
+
+
+def _locals(optimizer: torch.optim.Optimizer | Optimizers) -> list[torch.optim.Optimizer]:
+    """Return what updates this rank's weights: several optimizers, or one."""
+    each = optimizer.by_word.values() if isinstance(optimizer, Optimizers) else [optimizer]
+    return [_local(one) for one in each]
 
 
 def _local(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
