@@ -113,6 +113,7 @@ def test_a_terminal_shows_the_newest_of_many_runs_and_all_when_asked(make_run, c
         day = f"2026-11-{1 + number % 28:02d}T{number // 28:02d}:00:00+00:00"
         make_run(f"outputs/train/{number}", [{"loss": 1.0}], started=day, state="failed" if number % 7 else "finished")
     make_run("outputs/train/old", [{"loss": 1.0}])  # only its rows tell when: in 1970
+    make_run("outputs/train/ahead", [{"loss": 1.0}], started="2140-11-01T00:00:00+00:00")  # of a clock that was ahead
     newest_first = sorted(range(70), key=lambda number: (number % 28, number // 28), reverse=True)
 
     def shown(*words):
@@ -120,20 +121,20 @@ def test_a_terminal_shows_the_newest_of_many_runs_and_all_when_asked(make_run, c
         runs, _, count = capsys.readouterr().out.partition("\n\n")
         return [line.split()[-1].removeprefix("train/") for line in runs.splitlines()[1:]], count
 
-    assert len(shown()[0]) == 71  # a pipe gets all
+    assert len(shown()[0]) == 72  # a pipe gets all
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")
     names, count = shown()
     assert (names[::-1], count.partition(" in ")[0]) == (
         [str(number) for number in newest_first[:50]],
-        "the newest 50 of 71 runs (--all lists all)",
+        "the newest 50 of 72 runs (--all lists all)",
     )
     names, count = shown("--all")
-    assert (names[0], len(names), count.partition(" in ")[0]) == ("old", 71, "71 runs")
+    assert (sorted(names[:2]), len(names), count.partition(" in ")[0]) == (["ahead", "old"], 72, "72 runs")
     names, count = shown("--state", "failed")
-    assert (len(names), count.partition(" in ")[0]) == (50, "the newest 50 of 60 of 71 runs (--all lists all)")
+    assert (len(names), count.partition(" in ")[0]) == (50, "the newest 50 of 60 of 72 runs (--all lists all)")
     names, count = shown("--state", "finished")
-    assert (len(names), count.partition(" in ")[0]) == (11, "11 of 71 runs")
+    assert (len(names), count.partition(" in ")[0]) == (12, "12 of 72 runs")
 
 
 @pytest.mark.parametrize("rows", [[], [{"loss": 2.0 - n / 9, "val/loss": 3.0, "dt": 0.5} for n in range(9)]])

@@ -17,6 +17,7 @@ from ezpz.jobs.chain_folder import chain_of, in_words
 from ezpz.jobs.running_launches import age
 from ezpz.quantities import duration
 from ezpz.redact import redact_text
+from ezpz.register import not_ahead
 from ezpz.tables import USUAL, Column, cut, hanging, or_dash, screen_width, table, wrapped
 from ezpz.track.journal_ends import ends_of
 from ezpz.track.named import below, find_runs, runs_named, started_at
@@ -124,7 +125,8 @@ def _list_runs(options: Namespace) -> int:
             "with a metrics.jsonl, as ezpz.History leaves them. Name another folder: `ezpz runs ROOT`."
         )
     chosen = [each for each in glances if options.state in {None, each["state"]}]
-    chosen.sort(key=lambda each: (each["started"] or 0.0, each["folder"]))
+    now = time.time()
+    chosen.sort(key=lambda each: (not_ahead(each["started"] or 0.0, now), each["folder"]))
     total = len(glances) + found - len(folders)
     listed = len(chosen) if options.state else total
     chosen = chosen[-_PAGE:] if is_page else chosen
@@ -145,9 +147,10 @@ def _newest(folders: list[Path]) -> list[Path]:
     """Return the newest of many runs, by their starts; those whose start only their rows tell are among them."""
     if len(folders) <= _PAGE:
         return folders
+    now = time.time()
     starts = {folder: started_at(folder) for folder in folders}
-    known = sorted((folder for folder in folders if starts[folder]), key=lambda folder: (starts[folder], folder))
-    return [*(folder for folder in folders if not starts[folder]), *known[-_PAGE:]]
+    known = [(not_ahead(start, now), folder) for folder, start in starts.items() if start]
+    return [*(folder for folder, start in starts.items() if not start), *(each[1] for each in sorted(known)[-_PAGE:])]
 
 
 def _is_folder(word: str) -> bool:
