@@ -33,7 +33,7 @@ _ELEMENTS = 1 << 18  # of a part, where there are fewer than 20
 _TENSORS = 64  # of a part, likewise
 _MOST_OPTIMIZERS = 8  # of a program that has one for each weight the others are not looked at
 _MOST_INPUTS = 64  # of a step; where there are more, nothing is known of them
-_MOST_ELEMENTS = 1 << 20  # of an input
+_MOST_ELEMENTS = 1 << 15  # of a gradient, and of an input, which only have to be told from others
 _WAITING = 64  # looks that wait for a row
 _NAMED, _LONGEST = 64, 120  # names of a part that are recorded, and their characters
 
@@ -110,7 +110,8 @@ class ReplicaLooks:
         self._by_number: WeakValueDictionary[int, _Watched] = WeakValueDictionary()
         self._made = 0
         self._pending: dict[int, _Pending] = {}  # by the optimizer's number: it may be gone when the run ends
-        self._roots: WeakSet[Any] = WeakSet()  # models that were called, for the names of their weights
+        self._roots: WeakSet[Any] = WeakSet()  # models that were called
+        self._names_of: dict[int, str] = {}  # identities of their weights, and what they are called there
         self._armed: set[int] = set()  # optimizers before whose next step the model's inputs are wanted
         self._inputs: list[tuple[Any, Any]] = []  # tensors, which nothing else may take the place of, and their sums
         self._entry: Any = None  # handle of the hook that sees the calls of modules, while one is wanted
@@ -178,12 +179,15 @@ class ReplicaLooks:
 
         if not module.training or not torch.is_grad_enabled() or os.getpid() != self._pid:
             return  # an evaluation
-        if not self._inputs:
+        if not self._inputs and module not in self._roots:
             self._roots.add(module)
+            for name, each in module.named_parameters():
+                self._names_of.setdefault(id(each), name)
         for tensor in _tensors_of(args):
-            if tensor.grad_fn is not None or tensor.requires_grad or len(self._inputs) > _MOST_INPUTS:
+            if tensor.requires_grad or len(self._inputs) > _MOST_INPUTS:
                 continue
-            if not any(tensor is known for known, _ in self._inputs):
+            tensor = _local(tensor)  # noqa: PLW2901  # of a DTensor
+            if not any(tensor is known for known, _ in self._inputs) and _is_summable(tensor):
                 self._inputs.append((tensor, _bits(tensor, _MOST_ELEMENTS)))
 
     def _look(self, optimizer: Any, watched: _Watched, steps: int, inputs: list[Any]) -> None:
@@ -232,11 +236,10 @@ class ReplicaLooks:
 
     def _names(self, watched: _Watched, part: int) -> list[str]:
         """Return what the weights of a part are called in the models that were called, else their places and sizes."""
-        known = {id(each): name for model in self._roots for name, each in model.named_parameters()}
         place: dict[int, int] = {of: number for number, of in enumerate(watched.of)}
         names = []
         for each in watched.parts[part][:_NAMED]:
-            name = known.get(id(each))
+            name = self._names_of.get(id(each))
             if name is None:
                 name = f"parameter {place[id(each)]} ({' x '.join(map(str, each.shape))})"
             names.append(name.replace("_orig_mod.", "").removeprefix("module.")[:_LONGEST])
@@ -302,18 +305,17 @@ def _gradients(parameters: list[Any]) -> Iterator[Any]:
             continue
         gradient = _local(gradient)
         if _is_summable(gradient) and gradient.device == _local(parameters[0]).device:
-            yield _bits(gradient)
+            yield _bits(gradient, _MOST_ELEMENTS)
 
 
 def _tensors_of(args: Any) -> Iterator[Any]:
     """Yield the tensors among arguments, also those in a tuple, a list or a dict of them."""
     for each in args:
-        inside = each.values() if isinstance(each, dict) else each if isinstance(each, (tuple, list)) else (each,)
-        for tensor in inside:
-            if hasattr(tensor, "grad_fn") and hasattr(tensor, "untyped_storage"):
-                tensor = _local(tensor)  # noqa: PLW2901  # of a DTensor
-                if _is_summable(tensor):
-                    yield tensor
+        if hasattr(each, "requires_grad"):
+            yield each
+        elif isinstance(each, (tuple, list, dict)):
+            inside = each.values() if isinstance(each, dict) else each
+            yield from (tensor for tensor in inside if hasattr(tensor, "requires_grad"))
 
 
 def _bits(tensor: Any, most: int = 0) -> Any:
@@ -326,15 +328,17 @@ def _bits(tensor: Any, most: int = 0) -> Any:
     import torch
 
     flat = tensor.detach().reshape(-1)
-    if most and flat.numel() > most:
-        flat = flat[:: -(-flat.numel() // most)].contiguous()
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     size = flat.element_size()
-    if size < 8 and flat.numel() * size % 8 == 0 and flat.storage_offset() * size % 8 == 0:
+    apart = -(-flat.numel() // most) if most else 1
+    if apart == 1 and size < 8 and flat.numel() * size % 8 == 0 and flat.storage_offset() * size % 8 == 0:
         return flat.view(torch.int64).sum()
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return flat.view(kinds[size]).sum(dtype=torch.int64)
+    bits = flat.view(kinds[size])[::apart]
+    if apart == 1 and size == 4:
+        return bits.sum(dtype=torch.int32).long()  # 10 times as fast on a CPU
+    return bits.sum(dtype=torch.int64)
 
 
 def _copied(sums: Any) -> tuple[Any, Any]:
