@@ -463,6 +463,25 @@ time.sleep(0 if rank == {draw.randrange(2)} else {draw.uniform(0.5, 2)})
     return python(folder, program, isolated=False), None
 
 
+WAYS = (  # of replicas.py, in which weights or batches are meant to differ or to be the same
+    "averages_weights_every_8_steps",
+    "trains_a_gan_per_rank",
+    "trains_a_gan_with_the_same_noise_on_all_ranks",
+    "has_batch_norms_of_each_rank",
+    "drops_out_by_rank",
+    "evaluates_on_all_ranks",
+    "splits_layers_over_ranks",
+    "splits_layers_by_hand",
+    "takes_its_part_of_each_batch",
+)
+
+
+@kind(needs="torch", ranks=(4,))
+def trains_replicas_in_its_own_way(draw, folder):
+    program = Path(__file__).with_name("replicas.py")
+    return [sys.executable, str(program), str(folder / "runs"), draw.choice(WAYS)], None
+
+
 CHEAP = [each for each in KINDS if not each.needs and each.name != "records odd curves"]
 
 

@@ -8,7 +8,7 @@ from planted import SCORE
 
 SEED = os.environ.get("EZPZ_SEED", "27")
 CHEAP = 40
-in_matrix = pytest.mark.skipif(not os.environ.get(SCORE), reason="48 launches, and 300 more: make matrix")
+in_matrix = pytest.mark.skipif(not os.environ.get(SCORE), reason="49 launches, and 300 more: make matrix")
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_healthy_launches_have_no_cause_and_stderr_is_the_ranks_own(tmp_path, su
 @pytest.mark.timeout(7200)
 @in_matrix
 def test_healthy_programs_with_libraries_have_no_cause(tmp_path, subtests):
-    for number in range(4, 44, 5):
+    for number in range(4, 49, 5):
         with subtests.test(healthy.chosen(number).name):
             try:
                 healthy.run(number, SEED, tmp_path)
