@@ -71,6 +71,19 @@ def test_validation_percents_and_nan_are_shown_as_they_are():
     assert (shown["train_loss"], shown["test_loss"], shown["test_acc"]) == ("2 → NaN", "1 → 0.5", "50 → 91.67")
 
 
+def test_what_stands_out_is_said_in_whole_lines():
+    rows = [{"loss": 1.0 + step % 7 / 50, "lr": 0.0} for step in range(60)]
+    recorded(rows, folder="still")
+    for screen in (NORMAL, NARROW):
+        lines = card(open_run("still"), {}, screen)
+        at = next(place for place, line in enumerate(lines) if line.startswith("  finding     "))
+        said = [lines[at][14:]]
+        while lines[at + len(said)].startswith(" " * 14):
+            said.append(lines[at + len(said)][14:])
+        assert " ".join(said) == "lr is 0 from step 0 on, and loss has not fallen in the 60 rows since"
+        assert max(map(len, said)) <= screen.width - 14
+
+
 def test_a_long_name_does_not_touch_its_value_and_colour_marks_how_it_ended():
     recorded([{"a_metric/val_accuracy": 0.5, "loss": 1.0}])
     _, *lines = card(open_run("run"), {}, NORMAL)
@@ -183,9 +196,10 @@ def test_paths_are_those_of_the_shell_also_when_the_program_has_changed_its_fold
     assert recorded([{"loss": 1.0}])[1]["next"] == f"ezpz report {tmp_path}/work/run"
 
 
-def test_a_run_whose_steps_were_slow_says_so_in_one_line(tmp_path):
+def test_a_run_whose_steps_were_slow_says_so(tmp_path):
     text = "from step 150 on a step takes 4.8 x as long (25.7 ms → 125 ms); 82 % of it waits for the DataLoader"
     found = [{"kind": "slower-steps", "key": "steps", "step": 150, "text": text}]
     facts = {"name": "mine", "state": "finished", "findings": found}
     lines = card(leave_run(tmp_path / "run", [{"step": 0, "m": {"loss": 1.0}}], facts), {}, NORMAL)
-    assert "  slow        from step 150 on a step takes 4.8 x as long (25.7 ms → 125 ms)" in lines
+    said = " ".join(line[14:] for line in lines if line.startswith(("  finding  ", " " * 14)))
+    assert said == text

@@ -19,6 +19,7 @@ import logging
 import os
 import select
 import sys
+import textwrap
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,13 +27,14 @@ from typing import TYPE_CHECKING
 from ezpz.log import get_logger, write_later_lines
 from ezpz.quantities import duration, number
 from ezpz.records.run_record import RunRecord
+from ezpz.redact import redact_text
 from ezpz.track.names import is_step_time, is_validation
 from ezpz.track.speed import speed_of, steady
 from ezpz.track.steps import epochs_of, rows_of_training, steps_of
 from ezpz.view.run_summary import RunSummary
 from ezpz.view.terminal.screen import Screen, look, say
 from ezpz.view.terminal.width import cleaned, columns
-from ezpz.visible import LINES, is_closed, shell_line, shorten, visible
+from ezpz.visible import LINES, is_closed, shell_line, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -47,8 +49,8 @@ _WIDEST = 80
 _LABEL = 12  # columns
 _COLORS = {"finished": 32, "exited": 33, "stopped": 33, "failed": 31, "died": 31}
 _RATES = {"tok/s": "tokens/s"}
-_MOST = 2  # validation losses, and accuracies
-_SLOW = {"slower-steps", "slow-every", "slow-part"}  # findings of `ezpz.view.slow_steps`
+_MOST = 2  # validation losses, accuracies, and findings
+_LEAST_ROOM = 20  # columns for a finding
 _STUCK = 0.5  # seconds that a stream without a reader may delay the end of a run
 
 
@@ -105,8 +107,7 @@ def card(run: Run, paths: Mapping[str, Path], screen: Screen, *, ranks: int = 0)
     if summary.first_step_seconds is not None:
         rows.append(("first step", f"{duration(summary.first_step_seconds)} after the start of the program"))
     width = min(screen.width, _WIDEST)
-    slow = next((each.text for each in run.record.findings if each.kind in _SLOW and each.text), "")
-    rows += [("slow", shorten(visible(slow.partition("; ")[0]), width - _LABEL - 2))] if slow else []
+    rows += _findings(run, max(_LEAST_ROOM, width - _LABEL - 2))
     rows += _places(run, paths)
     title = cleaned(_title(summary), ascii_only=screen.ascii_only)
     dash, arrow = ("-", "->") if screen.ascii_only else ("─", "→")
@@ -194,6 +195,18 @@ def _speed(summary: RunSummary, ranks: int) -> Iterable[tuple[str, str]]:
         first, rest = new.cells[step].floats()[0], steady(new, step)
         median, first, slowest = (duration(float(each)) for each in (np.median(rest), first, rest.max()))
         yield _counted(summary.run.table)[1], f"{median} (median), {first} the first, {slowest} the slowest"
+
+
+def _findings(run: Run, room: int) -> Iterable[tuple[str, str]]:
+    """Yield what stands out in losses, batches, weights and times, over as many lines as that takes."""
+    found = [redact_text(finding.text) for finding in run.record.findings if finding.text]
+    more = len(found) - _MOST
+    for text in found[:_MOST]:
+        first, *rest = textwrap.wrap(text, room) or [""]
+        yield "finding", first
+        yield from (("", line) for line in rest)
+    if more > 0:
+        yield "", f"and {more} more: {shell_line(['ezpz', 'why', near(run.folder)])}"
 
 
 def _places(run: Run, paths: Mapping[str, Path]) -> Iterable[tuple[str, str]]:
