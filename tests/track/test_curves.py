@@ -205,6 +205,18 @@ def test_a_trouble_is_said_once_with_its_step(draw_kind, seeds, tmp_path):
         assert drawn.unsaid not in "\n".join(texts), (seed, texts)
 
 
+def test_a_rate_that_only_the_steps_saw_counts_as_well(tmp_path):
+    seen = {"step": 49, "k": "seen", "m": {"first": 0, "set lr": [0, 0.5, 40, 0.0], "set weight_decay": [0, 0.1]}}
+    flat = [1.4 + 0.05 * math.sin(step * step) for step in range(160)]
+    run = leave_run(tmp_path / "r", [seen, *({"step": step, "m": {"loss": each}} for step, each in enumerate(flat))])
+    assert kinds(run) == [("zero-lr", "lr", None, 40)]
+    seen["m"]["set lr"] = [0, 0.5, 70, 9.0]
+    high = [each if step < 70 else 20 * each for step, each in enumerate(flat)]
+    run = leave_run(tmp_path / "s", [seen, *({"step": step, "m": {"loss": each}} for step, each in enumerate(high))])
+    (found,) = curve_findings(run)
+    assert (found["kind"], found["step"], found["beside"]) == ("loss-rise", 70, {"lr": 9.0})
+
+
 # The end of a run
 
 

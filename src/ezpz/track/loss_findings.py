@@ -11,18 +11,19 @@ trained, or which nothing can be learned from, and no row tells them from one wh
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track.by_rank import counting_windows
-from ezpz.track.identical_batches import batch_findings
+from ezpz.track.identical_batches import batch_findings, read_seen
 from ezpz.track.loss_levels import STRETCH, Curve, KnownChanges, known_changes, middles, rise_of, spike_of
 from ezpz.track.names import is_learning_rate, is_loss, is_loss_term, is_of_a_game, is_validation, words_of
 from ezpz.track.replica_findings import weight_findings
-from ezpz.track.series import series_of
+from ezpz.track.series import Series, series_of
 from ezpz.track.values import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from ezpz.track.at_end import End
     from ezpz.track.journal_reader import Row
@@ -143,7 +144,7 @@ def _lost(run: Run, key: str, curves: list[Curve], world: int) -> dict[str, Any]
     everywhere = world > 1 and alike == world
     value = str(encode(float(curve.values[at])))
     before, last_step = float(curve.values[at - 1]), int(curve.steps[at - 1])
-    beside = _beside(run, last_step, _is_of_optimizer)
+    beside = _beside(run, last_step)
     who = "on every rank at once" if everywhere else f"first on rank {rank}" if world > 1 else ""
     return {
         "kind": "non-finite-loss",
@@ -199,13 +200,11 @@ def _others_go_on(curves: dict[str, list[Curve]], key: str, step: int) -> bool:
     )
 
 
-def _beside(run: Run, step: int, is_wanted: Callable[[str], bool]) -> dict[str, float]:
-    """Return metrics of some names as rank 0 has recorded them at a step, finite or not at all."""
-    from math import isfinite
-
+def _beside(run: Run, step: int) -> dict[str, float]:
+    """Return learning rates and norms of gradients as rank 0 has recorded them at a step, finite or not at all."""
     found = {}
     for key, cells in run.table.cells.items():
-        if not cells.are_numbers or not is_wanted(key):
+        if not cells.are_numbers or not (is_learning_rate(key) or " ".join(words_of(key)[-2:]) in _NORMS):
             continue
         series = series_of(run.table, key)
         at = int(series.steps.searchsorted(step, side="right")) - 1
@@ -219,11 +218,6 @@ def _words_beside(beside: dict[str, float]) -> str:
 
 
 _NORMS = {"grad norm", "gradient norm", "gnorm"}
-
-
-def _is_of_optimizer(key: str) -> bool:
-    """Tell whether a metric is a learning rate or a norm of gradients."""
-    return is_learning_rate(key) or " ".join(words_of(key)[-2:]) in _NORMS
 
 
 # A loss that rises
@@ -268,7 +262,8 @@ def _rise(run: Run, curves: list[Curve], world: int, known: KnownChanges) -> dic
         said = f"{rose}{who} from step {step} on, and ended above its start: {end}, {rise.start:.6g} at the start"
     else:
         said = f"rises{who} from {rise.low:.6g} at step {step}, and has not come back by step {last_step}: {end}"
-    rates = _beside(run, step, is_learning_rate)
+    effective = ((rate.name, int(rate.steps.searchsorted(step + 1)), rate.values) for rate in _rates(run))
+    rates = {name: float(values[at - 1]) for name, at, values in effective if at and isfinite(values[at - 1])}
     return {
         "kind": "loss-rise",
         "key": curve.key,
@@ -348,11 +343,7 @@ def _zero_rate(run: Run, curves: dict[str, list[Curve]]) -> dict[str, Any] | Non
     """Return from where on all learning rates are 0 up to the end, although a loss of training is recorded."""
     import numpy as np
 
-    rates = [
-        series_of(run.table, key)
-        for key, cells in run.table.cells.items()
-        if cells.are_numbers and is_learning_rate(key) and cells.count
-    ]
+    rates = _rates(run)
     key = next((key for key in curves if not is_validation(key)), None)
     if not rates or key is None or any(rate.values[-1] != 0 or _is_rounded(rate.values) for rate in rates):
         return None
@@ -373,6 +364,21 @@ def _zero_rate(run: Run, curves: dict[str, list[Curve]]) -> dict[str, Any] | Non
         "text": f"{rates[0].name} is 0 from step {int(step)} on, and {key} has not fallen in the {len(values)} rows "
         "since",
     }
+
+
+def _rates(run: Run) -> list[Series]:
+    """Return the learning rates that a run has recorded; without any, those that its steps saw an optimizer change."""
+    import numpy as np
+
+    recorded = [
+        series_of(run.table, key)
+        for key, cells in run.table.cells.items()
+        if cells.are_numbers and is_learning_rate(key) and cells.count
+    ]
+    if recorded:
+        return recorded
+    seen = read_seen(run).settings.items()
+    return [Series(name, *np.array(pairs).T) for name, pairs in seen if is_learning_rate(name)]
 
 
 def _is_rounded(values: Any) -> bool:
