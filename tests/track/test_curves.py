@@ -132,6 +132,18 @@ def test_nothing_is_found_in_a_healthy_loss(subtests, tmp_path):
             assert kinds(journal(tmp_path / f"{name}, 3 ranks", three)) == []
 
 
+def test_values_at_the_edge_of_floats_give_no_warning_and_no_number_that_is_not_finite(subtests, tmp_path, recwarn):
+    sizes = [1e308, -1e308, 5e-324, 0.0, INF, -INF, NAN, 1.0]
+    for seed in range(30):
+        with subtests.test(f"seed {seed}"):
+            chance = random.Random(seed)
+            held = chance.sample(sizes, chance.choice([2, 3, 8]))
+            values, rate = ([chance.choice(held) for _ in range(130)] for _ in range(2))
+            run = journal(tmp_path / str(seed), [values, falling(130)], lr=rate, stage=rate)
+            json.dumps(curve_findings(run), allow_nan=False)
+    assert not recwarn.list
+
+
 def test_no_alarm_in_noise_of_any_size(subtests, tmp_path):
     for seed in range(60):
         with subtests.test(f"seed {seed}"):

@@ -53,6 +53,8 @@ def curve_findings(run: Run) -> list[dict[str, Any]]:
         ``step``, ``value``, and ``text`` for people, in the order of steps. Values that are not finite are text, as in
         the journal.
     """
+    import numpy as np
+
     keys = [key for key, cells in run.table.cells.items() if cells.are_numbers and _is_curve(key)]
     of_ranks_together = [*batch_findings(run), *weight_findings(run)]
     if not keys:
@@ -60,9 +62,10 @@ def curve_findings(run: Run) -> list[dict[str, Any]]:
     windows = counting_windows(run)
     world = max((int(row["m"].get("world") or 1) for row in windows), default=1)
     curves = {key: list(_curves(run, windows, key)) for key in keys}
-    known = None if any(map(is_of_a_game, run.table.cells)) else known_changes(run)
-    found = [each for key in keys for each in _of_one_loss(run, curves, key, world, known)]
-    zero = _zero_rate(run, curves)
+    with np.errstate(all="ignore"):  # losses may be as large as a float can be
+        known = None if any(map(is_of_a_game, run.table.cells)) else known_changes(run)
+        found = [each for key in keys for each in _of_one_loss(run, curves, key, world, known)]
+        zero = _zero_rate(run, curves)
     if zero is not None:  # why a loss stands still
         found = [zero, *(each for each in found if each["kind"] != "loss-still")]
     return sorted([*found, *of_ranks_together], key=lambda each: each["step"])
