@@ -330,6 +330,13 @@ def slightly_harder_data(chance):
     return Drawn({"loss": np.linspace(1.0, 1.1, rows) + 0.1 * chance.standard_normal(rows), "lr": LR})
 
 
+def smoothed_and_wandering(chance):
+    found = [0.0]
+    for step in chance.standard_normal(some_rows(chance)):
+        found.append(0.97 * found[-1] + 0.05 * step)
+    return Drawn({"loss": 1.5 * np.exp(found)})
+
+
 # Something must be said
 
 
@@ -534,7 +541,7 @@ _HEALTHY = (
     *(rate_that_begins_at_0, rate_that_is_rounded, one_group_is_frozen, warm_up_that_rises_first, bfloat16),
     *(negative_likelihood, negative_that_rises, perplexity, mean_that_begins_at_0, sum_of_all_steps, sum_of_an_epoch),
     *(eight_healthy_ranks, shift_down, skipped_by_a_scaler, nan_and_numbers_again, late_insight, all_is_learned),
-    *(dice_of_a_few_samples, slightly_harder_data),
+    *(dice_of_a_few_samples, slightly_harder_data, smoothed_and_wandering),
 )
 _TROUBLED = (
     *(diverges_exponentially, diverges_in_stairs, rate_is_too_high_from_the_start, rate_is_too_high_and_rises_gently),

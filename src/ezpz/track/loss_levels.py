@@ -44,6 +44,7 @@ _LEAST_BLOCK, _BLOCKS = 5, 40  # rows whose median is a level; and how many of t
 _LAST_ROWS, _OF_ROWS = 20, 10  # the last 20 rows, or a tenth of all, are the end
 _FAR, _NEAR = 2.0, 1.25  # times: how far the end is above the lowest level, or above the start
 _SIGMAS, _OF_MEDIANS = 4.5, 8.0  # standard deviations of single rows, and of the difference of two medians
+_OF_WALK = 2.5  # standard deviations of a random walk of so many blocks
 _ABRUPT = 4.0  # times: where the end is as far above the very first row, that row alone is the start
 _SUDDEN = 3  # rows
 _FALLS = 1.05  # times: the third quarter over the last one, of a loss that goes down again
@@ -335,7 +336,21 @@ def _levels_of(logs: Any) -> _Levels | None:
     is_far = is_far and np.exp(end) - np.exp(low) >= _OF_PROGRESS * (np.exp(start) - np.exp(low))
     of_medians = 1.25 * np.hypot(noise / np.sqrt(begun), spread / np.sqrt(last))
     is_above = end - start >= max(np.log(_NEAR), 2 * max(noise, spread), _OF_MEDIANS * of_medians)
-    return _Levels(start, low, end, of_low, spread, last, size) if is_far or is_above else None
+    if not (is_far or is_above) or (end - low < np.log(_ABRUPT) and end - low < _wander(logs, size)):
+        return None
+    return _Levels(start, low, end, of_low, spread, last, size)
+
+
+def _wander(logs: Any, size: int) -> float:
+    """Return how far a curve may get from one level by chance, as a random walk: a smoothed loss wanders.
+
+    The levels of a walk part the more the further apart they are, those of noise do not.
+    """
+    import numpy as np
+
+    levels = np.median(logs[: len(logs) // size * size].reshape(-1, size), axis=1)
+    one, two = (float(middles(levels[apart:] - levels[:-apart])[1]) for apart in (1, 2))
+    return _OF_WALK * float(np.sqrt(max(0.0, two**2 - one**2) * len(levels)))
 
 
 def _without_jumps(logs: Any, places: Any) -> Any:

@@ -38,7 +38,7 @@ _ADVICE = {
     "weights-differ": "Begin with the same weights on all ranks: DistributedDataParallel, ezpz.wrap_model or a "
     "broadcast sends rank 0's. Look for what changes them on one rank alone: a checkpoint that one rank loads, code "
     "behind `if rank == 0`, another state of the optimizer. If nothing does, test that rank's memory and device",
-    "loss-rise": "Try a smaller learning rate, a warm-up, or clipping (max_norm); look what changed there: data, "
+    "loss-rise": "Lower the learning rate, warm it up, or clip gradients (max_norm); look what changed there: data, "
     "learning rate, a checkpoint that was loaded",
     "zero-lr": "Look at the schedule: its number of steps (counted per batch or per step of the optimizer, per rank or "
     "in all), and what a checkpoint has restored",
