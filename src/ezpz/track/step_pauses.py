@@ -2,7 +2,9 @@
 
 `measure` looks at every DataLoader of torch in this process, in a loop of one's own too, and at Python's collector.
 What was found goes into the journal with the seconds of sections (`ezpz.progress.take_spent`), as ``data``,
-``garbage collection`` and ``logging``. A step costs 0.5 µs more. ``EZPZ_STEP_PARTS=0`` measures nothing of it.
+``garbage collection`` and ``logging``; ``data rows`` is a list of one number, among how many steps the waits were: 50
+that wait alike, or one of 50 that waits for a batch of a new epoch. A step costs 0.5 µs more. ``EZPZ_STEP_PARTS=0``
+measures nothing of it.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from ezpz.progress import in_block, spend
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["COLLECTION", "DATA", "LOGGING", "Pauses", "is_off", "measure", "pauses"]
+__all__ = ["COLLECTION", "DATA", "LOGGING", "ROWS_OF_DATA", "Pauses", "is_off", "measure", "pauses"]
 
 DATA, COLLECTION, LOGGING = "data", "garbage collection", "logging"
+ROWS_OF_DATA = "data rows"
 _LEAST = 0.001  # seconds of a collection: shorter ones are a matter of the step
 _SLOW = 0.005  # seconds of an update from which on it is worth a word
 _LOADERS = "torch.utils.data.dataloader"
@@ -33,21 +36,32 @@ class Pauses:
 
     Attributes:
         waited: Seconds that the main thread has waited for batches outside of sections.
+        squares: The sum of their squares.
         collected: Seconds of all long collections so far.
         workers: Of the DataLoader that was asked last; None before the first.
         is_measured: Whether loaders and the collector are looked at.
     """
 
     def __init__(self) -> None:
-        self.waited = self.collected = 0.0
+        self.waited = self.squares = self.collected = 0.0
         self.workers: int | None = None
         self.is_measured = False
         self._begun = 0.0
 
-    def take_waited(self) -> float:
-        """Return the seconds that steps have waited for batches since the last call."""
-        waited, self.waited = self.waited, 0.0
-        return waited
+    def add_wait(self, seconds: float) -> None:
+        """Take a wait for a batch."""
+        self.waited += seconds
+        self.squares += seconds * seconds
+
+    def take_waited(self) -> tuple[float, int]:
+        """Return the seconds that steps have waited for batches since the last call, and among how many steps.
+
+        That number is the square of the sum by the sum of squares: n of n waits that are alike, about one of n of which
+        one is long.
+        """
+        waited, squares = self.waited, self.squares
+        self.waited = self.squares = 0.0
+        return waited, max(1, round(waited * waited / squares)) if squares > 0 else 1
 
     def collect(self, phase: str, _info: object) -> None:
         """Time a collection, as `gc.callbacks` tells it."""
@@ -104,7 +118,7 @@ def _timed(taken: Callable[[Any], Any]) -> Callable[[Any], Any]:
         try:
             return taken(self)
         finally:
-            pauses.waited += monotonic() - begun - (pauses.collected - collected)
+            pauses.add_wait(monotonic() - begun - (pauses.collected - collected))
             pauses.workers = getattr(self, "_num_workers", None)
 
     return __next__

@@ -23,7 +23,7 @@ from ezpz.track.guard import guarded, undisturbed
 from ezpz.track.journal_writer import Journal
 from ezpz.track.run_folder import RunFile, make_folder, state_after
 from ezpz.track.run_reader import open_run
-from ezpz.track.step_pauses import DATA, measure, pauses
+from ezpz.track.step_pauses import DATA, ROWS_OF_DATA, measure, pauses
 from ezpz.track.values import check_key
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Writer:
                 self._sections[name] = self._sections.get(name, 0.0) + seconds
             now = now or sum(spent.values()) >= _SECTIONS_AT_ONCE
         if not waits:
-            pauses.waited = 0.0
+            pauses.waited = pauses.squares = 0.0
         if (self._sections or pauses.waited) and (now or monotonic() >= self._sections_due):
             if not now and not self._sections and self._rows_of_sections < _ROWS_OF_WAITS:
                 return
@@ -193,8 +193,8 @@ class Writer:
             return
         self._sections_due = monotonic() + _SECTIONS_EVERY
         self._sections, self._rows_of_sections = {}, 0
-        pauses.take_waited()
-        self.journal.write_sections(step, sections)
+        waited, among = pauses.take_waited()
+        self.journal.write_sections(step, sections, {ROWS_OF_DATA: [among]} if waited else {})
 
     def _keep_last(self) -> None:
         """Record what steps saw and what sections took, as far as that is not recorded yet."""

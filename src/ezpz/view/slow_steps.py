@@ -324,11 +324,11 @@ def _often(told: StepParts) -> _Finding | None:
     near = np.abs(apart - every) <= max(1, every // 50)
     if row < _EVERY or near.mean() < _ALIKE:
         return None
-    costs, whole = float(more[places].sum()), float(told.seconds.sum())
+    costs, whole = len(places) * float(np.median(more[places])), float(told.seconds.sum())  # a pause is among them
     usual: Any = np.ones(len(told.seconds), dtype=bool)
     usual[places] = False
     adds = {
-        name: float((held[places] - held[usual].mean()).sum()) if usual.any() else 0.0
+        name: len(places) * float(np.median(held[places]) - held[usual].mean()) if usual.any() else 0.0
         for name, held in told.parts.items()
     }
     part = max(adds, key=lambda name: adds[name], default="")
