@@ -254,6 +254,17 @@ def has_many_ranks(_draw, _folder):
     return ["true"], silent
 
 
+@kind()
+def cleans_up_in_a_trap(draw, _folder):
+    return ["bash", "-c", f"trap 'echo bye >&2' EXIT; sleep {draw.uniform(0, 0.5)}; exit 0"], lambda _rank: ["bye"]
+
+
+@kind(ranks=(3,))
+def has_ranks_of_other_lengths(draw, folder):
+    """A sweep: each rank has a task of its own, and none waits for another."""
+    return python(folder, f"time.sleep({draw.uniform(0.2, 1.5)} * rank)\n"), silent
+
+
 # With libraries: each does many things at once, because their import is what costs.
 
 
@@ -265,6 +276,13 @@ comm = MPI.COMM_WORLD
 assert comm.Get_size() == world
 for _ in range({draw.randrange(1, 20)}):
     comm.allreduce(comm.Get_rank())
+for _ in range({draw.randrange(1, 6)}):  # a master that takes what comes, from whom it may be
+    if comm.Get_rank():
+        time.sleep({draw.uniform(0, 0.3)})
+        comm.send(1, 0)
+    else:
+        for _ in range(1, world):
+            comm.recv(source=MPI.ANY_SOURCE)
 if comm.Get_rank() == 0:
     time.sleep({draw.uniform(0, 1)})
 comm.Barrier()
@@ -482,7 +500,102 @@ def trains_replicas_in_its_own_way(draw, folder):
     return [sys.executable, str(program), str(folder / "runs"), draw.choice(WAYS)], None
 
 
+@kind(needs="torch", ranks=(2, 3))
+def ends_in_its_own_way(draw, folder):
+    """A plain script: a late import, a server of requests, and an end by a thread, by atexit, or without ceremony."""
+    end = draw.choice(
+        [
+            "",  # the group is not destroyed
+            "dist.barrier(); os._exit(0)",
+            "import atexit; atexit.register(time.sleep, 2); dist.destroy_process_group()",
+            "import threading; threading.Thread(target=time.sleep, args=[2]).start(); dist.destroy_process_group()",
+        ]
+    )
+    program = f"""
+time.sleep({draw.uniform(0, 4)} * (rank == 1))
+import torch
+import torch.distributed as dist
+dist.init_process_group('gloo')
+x = torch.zeros(1)
+for turn in range({draw.randrange(2, 6)}):
+    if rank:
+        time.sleep({draw.uniform(0.05, 0.4)} * rank)
+        dist.send(x, 0)
+    else:
+        for _ in range(1, world):
+            dist.recv(x)
+dist.barrier()
+{end}
+"""
+    return python(folder, program, isolated=False), None
+
+
+@kind(needs="torch", ranks=(4,))
+def has_groups_of_other_speeds(draw, folder):
+    """Two groups that never meet until the end; a batch norm in evaluation and a long section on rank 0 alone."""
+    program = f"""
+import gc
+import torch
+import torch.distributed as dist
+import ezpz
+ezpz.setup_torch()
+group = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+for step in range({draw.randrange(20, 40)}):
+    time.sleep(0.02 + {draw.uniform(0.02, 0.15)} * (rank // 2) + (0.1 if step % 2 == rank % 2 else 0))
+    if step % 10 == 0:
+        gc.collect()
+    dist.all_reduce(torch.ones(2), group=group)
+    ezpz.heartbeat(step)
+dist.barrier()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)))
+for step in range(20):
+    model(torch.randn(4, 8)).sum().backward()
+    if step == 9 and rank == 0:
+        model.eval()
+        with torch.no_grad():
+            model.module(torch.randn(4, 8))
+        model.train()
+    if step == 10:
+        with ezpz.section('eval', timeout='60s'):
+            if rank == 0:
+                time.sleep({draw.uniform(1, 4)})
+            dist.barrier()
+    ezpz.heartbeat(step)
+ezpz.cleanup()
+"""
+    return python(folder, program, isolated=False), None
+
+
+@kind(needs="torch", ranks=(2,))
+def goes_on_with_a_run_and_drops_its_loaders(draw, folder):
+    """A run that two histories record, steps that overlap, and loaders with workers that are left in the middle."""
+    program = f"""
+import math
+import torch
+import ezpz
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, place):
+        time.sleep(0.01)
+        return torch.ones(4)
+ezpz.setup_torch()
+for part in range(2):
+    batches = iter(torch.utils.data.DataLoader(Slow(), batch_size=8, num_workers=2))
+    for _ in range({draw.randrange(1, 4)}):
+        next(batches)
+    del batches
+    with ezpz.History(outdir='run') as history:
+        for step in range(part * 40, part * 40 + 50):
+            norm = math.inf if step % 30 == 5 else 1.0
+            history.update({{'loss': 3 / (1 + step) + 0.01, 'grad_norm': norm, 'scale': 65536.0}}, step=step)
+ezpz.cleanup()
+"""
+    return python(folder, program, isolated=False), None
+
+
 CHEAP = [each for each in KINDS if not each.needs and each.name != "records odd curves"]
+DEAR = [each for each in KINDS if each not in CHEAP]
 
 
 class FalseAlarmError(AssertionError):
@@ -493,8 +606,7 @@ def chosen(number, *, cheap=False):
     """The kind of a launch: each in turn, and of the dear ones fewer."""
     if cheap:
         return CHEAP[number % len(CHEAP)]
-    dear = [each for each in KINDS if each not in CHEAP]
-    return dear[number // 5 % len(dear)] if number % 5 == 4 else CHEAP[number % len(CHEAP)]
+    return DEAR[number // 5 % len(DEAR)] if number % 5 == 4 else CHEAP[number % len(CHEAP)]
 
 
 def run(number, seed, base, *, cheap=False):
