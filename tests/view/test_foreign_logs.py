@@ -160,7 +160,7 @@ ULTRALYTICS = "       epoch, train/box_loss\n  10,  4.5\n  20,  4.0\n"
 
 MLFLOW = {
     "meta.yaml": "run_name: bold-cat\nstatus: 3\n",
-    "metrics/train/loss": "1700000000123 4.5 10\n1700000000124 4.0 20\n17000",
+    "metrics/train/loss": "1700000000123 4.5 10\n1700000000124 4.0 20\n1700000000125 3.0 1",
     "params/batch_size": "16",
 }
 

@@ -56,11 +56,12 @@ def read_mlflow(folder: Path) -> Reading | None:
     times: dict[int, float] = {}
     for path in _files(folder / "metrics"):
         name = path.relative_to(folder / "metrics").as_posix()
-        for line in read_bytes(path, _LARGEST).decode(errors="replace").splitlines():
+        whole, _, _ = read_bytes(path, _LARGEST).decode(errors="replace").rpartition("\n")  # what follows is torn
+        for line in whole.splitlines():
             words = line.split()
             try:
-                when, value, step = int(words[0]) / 1000, float(words[1]), int(words[2]) if len(words) > 2 else 0
-            except (IndexError, ValueError, OverflowError):  # torn
+                when, value, step = int(words[0]) / 1000, float(words[1]), int(words[2])
+            except (IndexError, ValueError, OverflowError):
                 continue
             if abs(step) < 1 << 63:
                 values.setdefault(step, {})[name] = value
