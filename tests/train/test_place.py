@@ -25,6 +25,7 @@ from torch.utils.data import (
     SequentialSampler,
     SubsetRandomSampler,
     TensorDataset,
+    get_worker_info,
 )
 from torch.utils.data.distributed import DistributedSampler
 
@@ -240,6 +241,29 @@ def test_a_sampler_with_numbers_of_its_own_is_told_to_seed_them_with_the_epoch(c
         loader = ezpz.prepare(DataLoader(DATA, batch_size=2, sampler=sampler()))
         loader.load_state_dict(place(sampler(), epochs))
         assert ("the sampler draws another order" in capsys.readouterr().out) == doubted, (sampler, epochs)
+
+
+class Range(IterableDataset):
+    """As in torch's documentation: shared out by changing what each worker has."""
+
+    def __init__(self):
+        super().__init__()
+        self.start, self.step = 0, 1
+
+    def __iter__(self):
+        return iter(range(self.start, 11, self.step))
+
+
+def share_out(_worker):
+    info = get_worker_info()
+    info.dataset.start, info.dataset.step = info.id, info.num_workers
+
+
+def test_a_stream_that_worker_init_fn_shares_out_comes_once():
+    for more in ({}, {"cut": True}):
+        loader = ezpz.prepare(DataLoader(Range(), batch_size=3, num_workers=2, worker_init_fn=share_out), **more)
+        for _ in range(2):
+            assert sorted(itertools.chain(*(batch.tolist() for batch in loader))) == list(range(11)), more
 
 
 class Recorded:

@@ -1,4 +1,4 @@
-"""What streams of Hugging Face and webdataset tell of themselves: into how many parts they go, and what cuts them.
+"""Look into streams of Hugging Face and webdataset: into how many parts they go, and what cuts them.
 
 Neither library is imported: their objects are known by the modules of their classes. Of webdataset (1.0), a stream is
 an object with a list `pipeline`: shards, ``split_by_node`` or ``single_node_only``, ``split_by_worker``, shuffles,

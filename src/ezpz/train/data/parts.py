@@ -109,6 +109,25 @@ class AsWorker:
             worker._worker_info = before  # noqa: SLF001
 
 
+class InitOfStream:
+    """A ``worker_init_fn`` that is told of the user's stream, which it may share out by changing it in each worker."""
+
+    def __init__(self, init: Callable[[int], Any], stream: Any) -> None:
+        """Take both."""
+        self._init, self._stream = init, stream
+
+    def __call__(self, worker: int) -> None:
+        """Run in a worker."""
+        from torch.utils.data import get_worker_info
+
+        info = get_worker_info()
+        view = AsWorker(info.id, info.num_workers, getattr(info.dataset, "stream", self._stream), info.seed)
+        with view.in_place():
+            self._init(worker)
+        if view.is_shared_out:
+            info.dataset.is_shared_out = True
+
+
 class PartReader(IterableDataset[Piece]):  # type: ignore[misc]  # torch is not type-checked
     """Yields batches of this rank's parts, each worker of its own; or the process itself, where it has none."""
 
@@ -132,7 +151,8 @@ class PartReader(IterableDataset[Piece]):  # type: ignore[misc]  # torch is not 
             seed: From which all parts draw their order.
             drop_last: Leave out a worker's last batch where that is not full.
         """
-        self._stream, self._parts, self._collate = stream, parts, collate
+        self.stream, self._parts, self._collate = stream, parts, collate
+        self.is_shared_out = False  # by a `worker_init_fn`
         self._size, self._seed, self._drop_last = size, seed, drop_last
 
     def __iter__(self) -> Iterator[Piece]:
@@ -142,7 +162,7 @@ class PartReader(IterableDataset[Piece]):  # type: ignore[misc]  # torch is not 
         info = get_worker_info()
         mine = self._parts[info.id if info is not None else 0]
         places = {part.number: part.place for part in mine}
-        chain = _Chain(self._stream, mine, self._seed)
+        chain = _Chain(self.stream, mine, self._seed, is_shared_out=self.is_shared_out)
         samples = iter(chain)
         ahead: list[Any] = []
         while True:
@@ -167,8 +187,8 @@ class PartReader(IterableDataset[Piece]):  # type: ignore[misc]  # torch is not 
 class _Chain:
     """The samples of some parts, one part after the other."""
 
-    def __init__(self, stream: Any, parts: Sequence[Part], seed: int) -> None:
-        self._stream, self._parts, self._seed = stream, parts, seed
+    def __init__(self, stream: Any, parts: Sequence[Part], seed: int, *, is_shared_out: bool) -> None:
+        self._stream, self._parts, self._seed, self._is_shared_out = stream, parts, seed, is_shared_out
         self._now: tuple[int, Any, Any] | None = None  # the part that is read, its stream, and the iterator of that
         self.ended: dict[int, int] = {}  # parts that are, and how many samples they had
 
@@ -198,7 +218,7 @@ class _Chain:
                 found = next(samples, _END)
             if is_first:
                 is_first = False
-                if part.told and view is not None and not view.is_shared_out:
+                if part.told and view is not None and not (view.is_shared_out or self._is_shared_out):
                     break  # all of it again, which the first worker reads
                 _seed_process(self._seed + 1 + part.number)  # what follows, such as crops, is each part's own
             if found is _END:
@@ -257,20 +277,20 @@ class PartProbe(IterableDataset[tuple[bool, int]]):  # type: ignore[misc]  # tor
 
     def __init__(self, stream: Any) -> None:
         """Take a stream."""
-        self._stream = stream
+        self.stream = stream
 
     def __iter__(self) -> Iterator[tuple[bool, int]]:
         """Read the first sample of all, and that of the second of two parts, which must be another one."""
-        state = state_of(self._stream, None)
-        views = [AsWorker(number, count, self._stream, 0) for number, count in ((0, 1), (1, 2))]
+        state = state_of(self.stream, None)
+        views = [AsWorker(number, count, self.stream, 0) for number, count in ((0, 1), (1, 2))]
         digests = []
         for view in views:
             with view.in_place():
-                samples = begun_at(copy(self._stream), None)
+                samples = begun_at(copy(self.stream), None)
                 digests.append(digest_of(next(samples, None)))
                 del samples
         if state is not None:
-            begun_at(self._stream, state)
+            begun_at(self.stream, state)
         yield all(view.is_shared_out for view in views) and (not digests[0] or digests[0] != digests[1]), digests[0]
 
 

@@ -503,7 +503,7 @@ class Loader:
         from ezpz.train.data.streams import StreamParts
 
         how, begin = self._settings, self.consumed
-        options = self._options(stays=False)
+        options = self._stream_options()
         collate = options.pop("collate_fn", None) or _collate()
         workers = options.get("num_workers", 0)
         options["num_workers"] = min(1, workers)
@@ -531,6 +531,15 @@ class Loader:
                 "torch.utils.data.get_worker_info() is read in parts, and so is what you cut by rank: "
                 "prepare(…, cut=True)."
             )
+
+    def _stream_options(self) -> dict[str, Any]:
+        """Return keywords for a DataLoader of a stream, whose `worker_init_fn` may look at the stream."""
+        from ezpz.train.data.parts import InitOfStream
+
+        options = self._options(stays=False)
+        if options.get("worker_init_fn") is not None:
+            options["worker_init_fn"] = InitOfStream(options["worker_init_fn"], self._settings.dataset)
+        return options
 
     def _own_stream(self) -> Any:
         from ezpz.train.data.foreign_streams import seeded, without_cuts
@@ -600,7 +609,7 @@ class Loader:
         from ezpz.train.data.same_data import are_compared
         from ezpz.train.data.stream_numbers import drawn_apart
 
-        options = {name: value for name, value in self._options(stays=False).items() if name != "collate_fn"}
+        options = {name: value for name, value in self._stream_options().items() if name != "collate_fn"}
         options["num_workers"] = min(1, options.get("num_workers", 0))
         generator, same = (torch.Generator().manual_seed(epoch_seed(self.seed, self.epoch, 1)) for _ in range(2))
         probe = DataLoader(PartProbe(stream), batch_size=None, collate_fn=_as_it_is, generator=generator, **options)
@@ -621,7 +630,7 @@ class Loader:
             found = self._map_batches(Cut(how.batch_size), places[cut.rank].consumed, cut.rank)
             own = (Piece(each.batch, each.samples, {cut.rank: PartPlace(each.consumed)}) for each in found)
             return in_step(own, cut, self.consumed, mine, drop_last=how.drop_last)
-        options = self._options(stays=False)
+        options = self._stream_options()
         collate = options.pop("collate_fn", None) or _collate()
         workers, seed = options.get("num_workers", 0), epoch_seed(self.seed, self.epoch, 1)
         parts = parts_of_rank(places, cut, workers, by_user=how.is_cut)

@@ -64,15 +64,15 @@ class StreamParts(IterableDataset[StepBatch]):  # type: ignore[misc]  # torch is
             drop_last: Leave out a last step that is not full.
             compares: Whether to take digests.
         """
-        self._stream, self._cut, self._collate = stream, cut, collate
+        self.stream, self._cut, self._collate = stream, cut, collate
         self._skip, self._state, self._drop_last = skip, state, drop_last
         self._compares = compares
 
     def __iter__(self) -> Iterator[StepBatch]:
         """Read."""
-        if hasattr(self._stream, "_ex_iterable"):
+        if hasattr(self.stream, "_ex_iterable"):
             _forget_the_worker()
-        samples = begun_at(self._stream, self._state)
+        samples = begun_at(self.stream, self._state)
         if self._state is None:
             for _ in zip(range(self._skip), samples, strict=False):
                 pass
@@ -81,7 +81,7 @@ class StreamParts(IterableDataset[StepBatch]):  # type: ignore[misc]  # torch is
             step = self._read_step(chain(ahead, samples))
             if not step.total or (self._drop_last and step.total < self._cut.step):
                 return
-            state = state_of(self._stream, samples)
+            state = state_of(self.stream, samples)
             ahead = list(islice(samples, 2)) if self._cut.avoids_one and not self._drop_last else []
             if self._cut.leaves_one(step.total + len(ahead)):
                 ahead, state = [step.leave_one(self._cut), *ahead], None
