@@ -15,7 +15,7 @@ import ezpz
 
 HERE = Path(__file__).parent
 SAMPLES, EPOCHS = 60, 3
-KINDS = ("stream", "map", "state")
+KINDS = ("stream", "map", "state", "parts", "batches")
 LIMIT = 300  # seconds for one attempt, on a machine that is busy
 
 

@@ -1,9 +1,10 @@
 """Train with three epochs of a DataLoader; note which ids each step of each attempt trained with.
 
-    train_until_killed.py FOLDER ATTEMPT BATCH map|stream|state
+    train_until_killed.py FOLDER ATTEMPT BATCH map|stream|state|parts|batches
 
 Data with a length are read by a worker; a stream, whose samples are tensors and which shuffles itself, by a worker or
-by the process, and one of the two kinds has a state.
+by the process, and one of the two kinds has a state. A stream in parts shares itself out over two workers of each rank.
+Batches are those of a batch sampler, of two sizes.
 
 A program of `test_killed_training.py`: rank files hold lines ``epoch step id id …``, written before the step is over.
 """
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 import ezpz
 from ezpz.checkpoint import Checkpoints, choose
@@ -64,6 +65,24 @@ class WithState(IterableDataset):
         self.at = state["at"]
 
 
+class Parts(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        order = torch.randperm(SAMPLES)[info.id :: info.num_workers] if info else torch.randperm(SAMPLES)
+        yield from (number[None].float() for number in order)
+
+
+class Batches:
+    """A batch sampler."""
+
+    def __iter__(self):
+        order = torch.randperm(SAMPLES).tolist()
+        while order:
+            count = size + len(order) % 2
+            yield order[:count]
+            order = order[count:]
+
+
 class NoRows:
     """Takes the place of a history, whose files are another test's, and cost what a rank costs."""
 
@@ -79,9 +98,10 @@ torch.set_num_threads(1)
 choice = choose("auto", name="killed", outdir=str(folder))
 model = ezpz.wrap_model(torch.nn.Linear(1, 1), dtype="fp32")
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-data = {"map": Numbers, "stream": Stream, "state": WithState}[kind]()
-workers = 1 if kind == "map" else attempt % 2
-loader = ezpz.prepare(DataLoader(data, batch_size=size, shuffle=True if kind == "map" else None, num_workers=workers))
+data = {"map": Numbers, "stream": Stream, "state": WithState, "parts": Parts, "batches": Numbers}[kind]()
+workers = {"map": 1, "parts": 2}.get(kind, attempt % 2)
+how = {"batch_sampler": Batches()} if kind == "batches" else {"batch_size": size}
+loader = ezpz.prepare(DataLoader(data, shuffle=True if kind == "map" else None, num_workers=workers, **how))
 noted = (folder / f"attempt-{attempt}-rank-{ezpz.get_rank()}").open("a")
 done = [0]
 

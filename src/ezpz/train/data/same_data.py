@@ -154,7 +154,7 @@ def refuse_other_orders(sampler: Any, order: Order | None) -> None:
     """
     from ezpz.dist import all_ranks_agree
 
-    if order is None or not are_compared() or all_ranks_agree(order.digest()):
+    if order is None or not are_compared() or all_ranks_agree((order.digest(), order.ends)):
         return
     raise UsageError(
         f"ranks draw different samples: the order of {type(sampler).__name__} is not the same on all ranks (from "
