@@ -365,6 +365,9 @@ FAMILIES = (
 # Around a launch it is one as well; inside a rank the contract is read by itself.
 TORCHRUN = Family("contract", _CONTRACT, "TORCHELASTIC_RUN_ID", _torchrun, program="torchrun")
 
+# One of these is set in each task of a launcher, and in a pod of a PyTorchJob; most launches are in none.
+OF_TASKS = frozenset((*(family.variables[0] for family in (*FAMILIES, TORCHRUN)), "PET_NNODES"))
+
 # What launchers set that are not read here: MVAPICH 2 and 3; jsrun also sets Open MPI's.
 UNREAD = (
     *("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),

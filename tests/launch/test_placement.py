@@ -62,6 +62,19 @@ def test_a_host_without_devices_holds_no_rank_and_each_has_its_own_limit():
     assert place(UNEVEN, GPU4, 64).counts == (4, 4, 4)  # somebody else's word decided
 
 
+def test_a_host_without_devices_that_the_user_has_named_is_not_left_out_in_silence():
+    named = replace(UNEVEN, origin={**UNEVEN.origin, "hosts": "--hosts"})
+    with pytest.raises(
+        UsageError, match=r"n1 \(from --hosts\) gets no rank: it has 0 devices .* Use `--exclude n1`, or"
+    ):
+        place(named, UNEVEN_GPUS, 64)
+    assert place(named, UNEVEN_GPUS, 64, ranks=5).counts == (4, 1)
+    with pytest.raises(UsageError) as caught:
+        place(named, UNEVEN_GPUS, 64, per_host=1)
+    assert "--ppn 0" not in str(caught.value)
+    assert "Use `--exclude n1`" in str(caught.value)
+
+
 def test_requests_fill_hosts_in_order(subtests):
     for allocation, devices, options, expected in [
         (hosts(2), GPU4, {"ranks": 6}, (4, 2)),

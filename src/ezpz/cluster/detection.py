@@ -10,7 +10,6 @@ from ezpz.cluster.earlier_exports import is_known_jobless
 from ezpz.cluster.probe import host_name, is_same_host, run_nothing
 from ezpz.cluster.questions import ask_ahead, failed, finish, listed, said, unanswered
 from ezpz.cluster.scheduler import schedulers
-from ezpz.cluster.unknown_jobs import unknown_job
 from ezpz.errors import EzpzError
 from ezpz.fields import replace
 from ezpz.proc import parse_stat
@@ -32,8 +31,11 @@ def find(environ: Mapping[str, str], read: Read, run: Run, *, more: bool) -> All
         found = _by_variables(environ, read, run, more=more) or _by_host(environ, read, run)
     finally:
         finish(run)
-    unknown = unknown_job(environ, read) if found.scheduler == "none" else ""
-    notes = (*found.notes, *_unsaid(found, environ, run, more=more), *([unknown] if unknown else []))
+    notes = (*found.notes, *_unsaid(found, environ, run, more=more))
+    if found.scheduler == "none" and (environ.get("PE_HOSTFILE") or environ.get("COBALT_NODEFILE")):
+        from ezpz.cluster.unknown_jobs import unknown_job
+
+        notes = (*notes, *filter(None, [unknown_job(environ, read)]))
     return replace(found, notes=notes) if notes != found.notes else found
 
 

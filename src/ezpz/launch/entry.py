@@ -22,7 +22,7 @@ from ezpz.launch.command import refuse_other_launchers, why_missing, with_python
 from ezpz.launch.limits import shortage
 from ezpz.launch.options import LaunchOptions, parse, print_help
 from ezpz.launch.session import Session, say
-from ezpz.launch.tasks_around import refuse_as_task
+from ezpz.ranks import OF_TASKS
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -92,9 +92,12 @@ def _show_help() -> int:
 
 def _launch(options: LaunchOptions, typed: Sequence[str]) -> int:
     refuse_other_launchers(options.command, "launch", options)
-    refused = refuse_as_task(options, typed, os.environ) if options.starts_ranks else 0
-    if refused:
-        return refused
+    if options.starts_ranks and not OF_TASKS.isdisjoint(os.environ):
+        from ezpz.launch.tasks_around import refuse_as_task
+
+        refused = refuse_as_task(options, typed, os.environ)
+        if refused:
+            return refused
     session = Session(options)
     # A launch inside a rank of another one has nothing to do with the job.
     if not os.environ.get("EZPZ_CHAIN") or "EZPZ_LAUNCH_ID" in os.environ or not options.starts_ranks:

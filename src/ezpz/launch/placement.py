@@ -137,6 +137,9 @@ def place(
         if any(count > most for count, most in zip(counts, limit.counts, strict=True)):
             raise _beyond(scene, counts, limit)
     used = [place for place, count in enumerate(counts) if count]
+    is_named = allocation.origin.get("hosts", "").startswith(("--hosts", "--hostfile"))
+    if is_named and ranks is None and devices.count and len(used) < len(counts):
+        raise _without_rank(scene, devices, counts.index(0))
 
     def placed(used: list[int]) -> Placement:
         return Placement(
@@ -268,14 +271,24 @@ def _too_many(scene: _Scene) -> UsageError:
 def _beyond(scene: _Scene, counts: list[int], limit: _Limit) -> UsageError:
     """More ranks on one host than its limit, although the total may fit."""
     index = next(place for place, count in enumerate(counts) if count > limit.counts[place])
+    host = scene.allocation.hosts[index]
     if scene.ranks is None:
-        ways = [f"`--ppn {min(scene.most)}`"]
+        ways = [f"`--ppn {min(scene.most)}`"] if min(scene.most) else [f"`--exclude {host}`"]
     else:
         ways = [f"`-n {min(scene.ranks, sum(scene.most))}` without --ppn"]
     source = "--ppn" if scene.per_host is not None else scene.origin
     return UsageError(
-        f"cannot place {_some(counts[index], 'rank')} (from {source}) on {scene.allocation.hosts[index]}: it has "
+        f"cannot place {_some(counts[index], 'rank')} (from {source}) on {host}: it has "
         f"{_some(limit.counts[index], limit.noun)} ({limit.origin}). Use {_either([*ways, *_around(scene, limit)])}."
+    )
+
+
+def _without_rank(scene: _Scene, devices: Devices, index: int) -> UsageError:
+    """A host that the user has named gets no rank, because it has no devices and others do."""
+    host, origin = scene.allocation.hosts[index], scene.allocation.origin["hosts"]
+    return UsageError(
+        f"{host} (from {origin}) gets no rank: it has 0 devices ({devices.origin}), and there is a rank per device; "
+        f"expected hosts with devices. Use `--exclude {host}`, or `--devices-per-host 0 --ppn N` for ranks on CPUs."
     )
 
 
