@@ -308,6 +308,7 @@ def test_one_of_several_tasks_starts_no_world_and_the_first_says_what_to_type(la
             2,
             "Write `torchrun --nnodes $WORLD_SIZE --node-rank $RANK --master-addr $MAST",
         ),
+        ({"PET_NNODES": "1:4"}, ["true"], 2, "this is a pod of a PyTorchJob of 4 (from PET_NNODES)"),
         ({"PET_NNODES": "1"}, ["-n", "1", "true"], 0, "1 rank on"),
         ({"PET_NNODES": "2"}, ["--flavour", "local", "-n", "1", "true"], 0, "1 rank on"),
         # What the user has named himself, a shell that is no task, leftovers, a rank that starts a launch.

@@ -76,7 +76,8 @@ def _refuse_as_pod(options: LaunchOptions, environ: Mapping[str, str]) -> None:
     """Refuse to launch in one of several pods of Kubeflow's PyTorchJob, which no launch reaches from another.
 
     Its operator sets ``MASTER_ADDR MASTER_PORT WORLD_SIZE=2 RANK=1`` for each pod, and for torchrun, which knows what
-    to do with them, ``PET_NNODES=2 PET_NODE_RANK=1 PET_NPROC_PER_NODE=4 PET_MASTER_ADDR=…``.
+    to do with them, ``PET_NNODES=2 PET_NODE_RANK=1 PET_NPROC_PER_NODE=4 …``; ``PET_NNODES=1:4`` if it is
+    elastic.
     https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch
 
     Raises:
@@ -85,7 +86,7 @@ def _refuse_as_pod(options: LaunchOptions, environ: Mapping[str, str]) -> None:
     named = [environ.get("MASTER_ADDR"), environ.get("RANK"), environ.get("KUBERNETES_SERVICE_HOST")]
     by_older = all(named) and "LOCAL_RANK" not in environ
     origin = "PET_NNODES" if environ.get("PET_NNODES") else "WORLD_SIZE"
-    pods = environ.get("PET_NNODES", "") or (environ.get("WORLD_SIZE", "") if by_older else "")
+    pods = environ.get("PET_NNODES", "").rpartition(":")[2] or (environ.get("WORLD_SIZE", "") if by_older else "")
     if not pods.isdigit() or int(pods) < 2 or "EZPZ_LAUNCH_ID" in environ or _is_meant(options):
         return
     command = list(options.command)
