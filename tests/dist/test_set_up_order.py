@@ -3,6 +3,8 @@
 Real torch, with only those functions replaced that would touch the missing device; nothing of how set-up is written.
 """
 
+import multiprocessing
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -57,3 +59,12 @@ def test_a_cpu_is_neither_set_nor_bound(monkeypatch, calls):
     assert ezpz.setup_torch() == 0
     assert [call[0] for call in calls] == ["init_process_group"]
     assert calls[0][2].get("device_id") is None
+
+
+def test_a_spawned_process_that_runs_the_script_again_becomes_no_rank(calls, monkeypatch):
+    """``_inheriting`` is how multiprocessing itself marks one, and refuses to start processes in it."""
+    be_rank(monkeypatch, 1, 2)
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(ezpz.errors.UsageError, match='under `if __name__ == "__main__":`'):
+        ezpz.setup_torch()
+    assert calls == []

@@ -62,6 +62,25 @@ BOX = (  # as rich draws it
     "╰──────────────────────────────────────────────────────────────────╯\n"
     "ValueError: no such shard\n"
 )
+SPAWNED = (
+    "Traceback (most recent call last):\n"
+    '  File "<string>", line 1, in <module>\n'
+    '  File "/usr/lib/python3.11/multiprocessing/spawn.py", line 297, in _fixup_main_from_path\n'
+    "    main_content = runpy.run_path(main_path,\n"
+    '  File "/home/me/train.py", line 6, in <module>\n'
+    "    for batch in loader:\n"
+    '  File "/usr/lib/python3.11/multiprocessing/spawn.py", line 158, in get_preparation_data\n'
+    "    _check_not_importing_main()\n"
+    "RuntimeError: \n"
+    "        An attempt has been made to start a new process before the\n"
+    "        current process has finished its bootstrapping phase.\n\n"
+)
+GONE = (
+    "[rank1]: Traceback (most recent call last):\n"
+    '[rank1]:   File "/home/me/train.py", line 6, in <module>\n'
+    "[rank1]:     for batch in loader:\n"
+    "[rank1]: RuntimeError: DataLoader worker (pid(s) 3451) exited unexpectedly\n"
+)
 ABORT = "Abort(7) on node 2 (rank 2 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 2\n"
 OPEN_MPI = (
     "--------------------------------------------------------------------------\n"
@@ -110,6 +129,18 @@ CASES = {
             "rank 1 on n02 raised KeyError: 'caption of image 77', in DataLoader worker process 0 (train.py:14)",
             False,
         ),
+    ),
+    "a script without a main guard whose worker is spawned": (
+        {"text": "rank 1 …", "rank": 1, "code": 1, "words": SPAWNED + GONE},
+        ("spawned", "rank 1 on n02 spawned a process that ran the script again and raised RuntimeError", True),
+    ),
+    "a spawned process that failed, and another end": (
+        {"text": "rank 1 …", "rank": 1, "code": 1, "words": SPAWNED + TRACE},
+        ("exception", "rank 1 on n02 raised ValueError: no such shard (train.py:31)", False),
+    ),
+    "a worker that was not spawned": (
+        {"text": "rank 1 …", "rank": 1, "code": 1, "words": GONE},
+        ("exception", "rank 1 on n02 raised RuntimeError: DataLoader worker (pid(s) 3451) exited unexpectedly", False),
     ),
     "MPI_Abort": (
         {"text": "rank 1 …", "rank": 1, "code": 7, "words": f"solver diverged\n{ABORT}"},

@@ -125,6 +125,8 @@ def _ready(sizes: dict[str, int]) -> Ranks:
     """Return who this process is, when nothing speaks against its becoming a rank: before anybody waits for anybody."""
     ending.install(os.environ)
     ranks = this_rank()
+    if ranks.world_size > 1:
+        _refuse_spawned()
     check_plan(ranks, os.environ)
     _distributed()
     stage("setup")
@@ -133,6 +135,23 @@ def _ready(sizes: dict[str, int]) -> Ranks:
 
         check_degrees(ranks.world_size, sizes)
     return ranks
+
+
+def _refuse_spawned() -> None:
+    """Refuse a process that multiprocessing has spawned and that runs the script again, to have what it defines.
+
+    It would become a second rank of the same number: the port is taken, or both wait for each other.
+
+    Raises:
+        UsageError: This is one.
+    """
+    processes = sys.modules.get("multiprocessing.process")
+    if processes and getattr(processes.current_process(), "_inheriting", False):  # as multiprocessing itself asks
+        raise UsageError(
+            "setup_torch is called by a process that the script has spawned (a worker of a DataLoader or of a Pool), "
+            'which runs the script again; expected it under `if __name__ == "__main__":`. Put what is to run once per '
+            "rank there."
+        )
 
 
 def _choose_device(device_id: int | str | torch.device | None, backend: str | None) -> torch.device:

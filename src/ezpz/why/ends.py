@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ezpz.why.cause import Cause, Certainty
 from ezpz.why.hang_rules import STEPS_ADVICE, of_torch
-from ezpz.why.last_words import last_lines, mpi_abort, raised_in
+from ezpz.why.last_words import last_lines, mpi_abort, raised_in, raised_in_spawned
 from ezpz.why.machine import refuses_memory
 from ezpz.why.what_to_try import advice_on
 
@@ -24,6 +24,10 @@ __all__ = ["aborted_through_mpi", "ended_by_itself", "interrupted", "left_early"
 _SENT = {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}  # nobody's exception
 _SIGNALS = 128  # a shell exits with a larger code where a signal ended its program
 _BY_CTRL_C = 130  # exit code: 128 + SIGINT
+_UNDER_MAIN = (
+    'put what is to run once under `if __name__ == "__main__":`: a process that is started by spawn (a worker of a '
+    "DataLoader, a Pool) runs all other lines of the script again"
+)
 _LONGEST = 300  # characters of another exception
 _SHOWN = 3  # consequences that are named one by one
 
@@ -99,9 +103,12 @@ def ended_by_itself(facts: Facts) -> Iterator[Cause]:
     # What a collective raises is no cause by itself: others, or a mismatch, stand before it.
     certainty = Certainty.SHOWN if raised and of_torch(words) else Certainty.SEEN
     said = [] if raised or cause.signal or cause.why or (cause.code or 0) > _SIGNALS else last_lines(words)
-    if raised:
-        if refuses_memory(facts):
-            return  # a rule of `ezpz.why.machine` names it
+    spawned = raised_in_spawned(words) if raised else None
+    if raised and refuses_memory(facts):
+        return  # a rule of `ezpz.why.machine` names it
+    if spawned:
+        kind, text = "spawned", f"{who} spawned a process that ran the script again and raised {spawned.text}"
+    elif raised:
         kind, text = "exception", f"{who} raised {raised.text}"
         text += f", and called {aborted.call}" if aborted and aborted.call else ""
     elif cause.signal and facts.launch.state != "stopped":
@@ -120,12 +127,13 @@ def ended_by_itself(facts: Facts) -> Iterator[Cause]:
         step=cause.step,
         evidence=(
             *_evidence(cause),
+            *([f"the rank itself raised {raised.text}"] if raised and spawned else ()),
             *([f"it came of {raised.of[:_LONGEST]}"] if raised and raised.of else ()),
             *([f"its message goes on: {raised.rest}"] if raised and raised.rest else ()),
             *([f"it wrote before that: {' | '.join(said[:-1])}"] if said[:-1] else ()),
         ),
         consequences=consequences(facts),
-        advice="" if cause.signal else advice_on(words),
+        advice=_UNDER_MAIN if spawned else "" if cause.signal else advice_on(words),
     )
 
 

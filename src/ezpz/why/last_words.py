@@ -40,6 +40,13 @@ _OF_GROUP = "+ Exception Group Traceback"
 _EDGE = re.compile(r"(?m)^ {2,60}[|+] ?")
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = '  File "'
+# How a process learns that one which it has started is gone: torch's loader and spawn, Python's pools and pipes.
+_CHILD_ENDED = re.compile(
+    r"^RuntimeError: DataLoader worker [^\n]{1,80}exited unexpectedly"
+    r"|ProcessExitedException: process \d{1,9} terminated|BrokenProcessPool: "
+    r"|^BrokenPipeError: |^ConnectionResetError: |^EOFError\b",
+    re.MULTILINE,
+)
 _LINKS = ("The above exception was the direct cause", "During handling of the above exception")
 _LAST_LINES = 20  # of a program that is no Python, or of a crash
 _PLACE = re.compile(r'  File "(?P<file>[^\n"]+)", line (?P<line>\d+)')  # of a traceback, and of faulthandler
@@ -205,6 +212,20 @@ def _users_places(stack: str) -> list[str]:
     found = list(_PLACE.finditer(stack)) or list(_PLACE_IN_BOX.finditer(stack))
     own = [match for match in found if is_users(match["file"])] or [each for each in found if is_ezpzs(each["file"])]
     return [f"{match['file'].rpartition('/')[2]}:{match['line']}" for match in own]
+
+
+def raised_in_spawned(words: str) -> RaisedException | None:
+    """Return what a process raised that a rank had spawned, where it ran the rank's script again to have what it
+    defines (``_fixup_main_from_path`` of CPython's multiprocessing/spawn.py), and where the rank ended of that.
+    """
+    text = without_rank_tags(words)
+    before, mark, last = text.rpartition(_TRACEBACK)
+    if not mark or not _CHILD_ENDED.search(f"{_after_frames(last)}\n{_after_frames(before.rpartition(_TRACEBACK)[2])}"):
+        return None
+    for traceback in before.split(_TRACEBACK)[1:]:
+        if ", in _fixup_main_from_" in traceback:
+            return raised_in(_TRACEBACK + traceback)
+    return None
 
 
 def last_lines(words: str) -> list[str]:
