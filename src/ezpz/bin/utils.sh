@@ -801,7 +801,8 @@ for file in [file for file in (new / "bin").iterdir() if file.is_file() and not 
     head = [line.replace(b"%s/bin/" % bytes(old), b"%s/bin/" % bytes(new)) for line in lines[:2]]
     if lines[0][:2] == b"#!" and head != lines[:2]:
         if head[0][2:].startswith(bytes(new)) and (b" " in head[0] or len(head[0]) > 127): # as pip writes it then
-            head[:1] = [b"#!/bin/sh", b"\047\047\047exec\047 \"%s\" \"\0440\" \"\044@\"" % head[0][2:], b"\047 \047\047\047"]
+            exec_line = b"\047\047\047exec\047 \"%s\" \"\0440\" \"\044@\"" % head[0][2:]
+            head[:1] = [b"#!/bin/sh", exec_line, b"\047 \047\047\047"]
         file.write_bytes(b"\n".join(head + lines[2:]))
 for package in metadata.distributions():
     url = json.loads(package.read_text("direct_url.json") or "{}")
