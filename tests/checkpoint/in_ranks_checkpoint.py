@@ -19,6 +19,7 @@ import ezpz
 from ezpz.checkpoint import Checkpoints, choose, describe, export, find_latest, storage
 from ezpz.dist.whole_tensors import gathered
 from ezpz.errors import EzpzError, UsageError
+from ezpz.train import EMA
 
 __all__ = ["group_of_ranks"]  # a fixture, which pytest finds by its name here
 
@@ -173,6 +174,52 @@ def goes_on(saved, loaded):
     run = Run(loaded, folder, seed=12)
     assert run.checkpoints.load(find_latest(folder)) == BEFORE
     near(run.train(BEFORE, AFTER), json.loads((folder / "losses.json").read_text()))
+
+
+def averaged(case, folder):
+    """Return a run with an average of its weights."""
+    run = Run(case, folder)
+    run.ema = EMA(run.model, 0.5)
+    run.checkpoints = Checkpoints(folder, model=run.model, optimizer=run.optimizer, schedule=run.schedule, ema=run.ema)
+    return run
+
+
+def train_averaged(run, first, steps):
+    """Return the losses of the average, evaluated after each step, and the last loss of the weights."""
+    found = []
+    for step in range(first, first + steps):
+        last = run.train(step, 1)
+        run.ema.update()
+        tokens, labels = batch_of(99)
+        with run.ema.swapped(), torch.no_grad():
+            found.append(world_mean(mean_loss(run.model(tokens), labels)))
+    return [*found, *last]
+
+
+@pytest.mark.parametrize("case", ["ddp", "fsdp", "tp2 fsdp"] if WORLD == 4 else ["ddp", "zero1"])
+def test_an_average_lies_where_the_weights_do_and_goes_on_with_other_ranks(case, tmp_path):
+    folder = SHARED / "ema"
+    if WORLD == 4 and case == "ddp":
+        run = averaged("fsdp", folder)
+        train_averaged(run, 0, BEFORE)
+        path = run.checkpoints.save(BEFORE)
+        for name, average in run.ema.tensors().items():
+            assert average.to_local().numel() <= -(-average.shape[0] // WORLD) * (average[0].numel() or 1), name
+        whole = {name: gathered(each) for name, each in run.ema.tensors().items()}
+        unbroken = train_averaged(run, BEFORE, AFTER)
+        plain = averaged("fsdp", folder)
+        plain.checkpoints.load(path)
+        assert plain.train(BEFORE, AFTER)[-1] == unbroken[-1]  # evaluation has changed no weight
+        if ezpz.get_rank() == 0:
+            found = torch.load(export(path, tmp_path / "ema.pt", ema=True).path, weights_only=True)
+            assert found.keys() == whole.keys()
+            assert all(torch.equal(found[name], whole[name]) for name in whole)
+            (folder / "losses.json").write_text(json.dumps(unbroken))
+        ezpz.barrier()
+    other = averaged(case, folder)
+    assert other.checkpoints.load(folder / "checkpoints" / "step-00000003") == BEFORE
+    assert other.ema.updates == BEFORE
+    near(train_averaged(other, BEFORE, AFTER), json.loads((folder / "losses.json").read_text()))
 
 
 class Pair:

@@ -90,7 +90,7 @@ _ezpz_options() { # VERB
     ;;
   checkpoint)
     ezpz_words=''
-    ezpz_words+=' -h --help --to --overwrite'
+    ezpz_words+=' -h --help --to --ema --overwrite'
     ;;
   compare)
     ezpz_words=''

@@ -300,6 +300,7 @@ _ezpz_arguments() { # VERB
       '(-h --help)-h[show this help message and exit]'
       '(-h --help)--help[show this help message and exit]'
       '(--to)--to[FILE.safetensors, FILE.pt, or a folder that Hugging Face'\''s …]:to:_files'
+      '(--ema)--ema[the moving average of the weights in their place]'
       '(--overwrite)--overwrite[replace what is there]'
       '*:checkpoint:(verify export)'
     )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from ezpz.checkpoint.contents import Fingerprint, Loading, Stateful
+    from ezpz.checkpoint.contents import Averaging, Fingerprint, Loading, Stateful
     from ezpz.checkpoint.layout import Layout
     from ezpz.checkpoint.manifest import WrittenFile
 
@@ -362,6 +362,7 @@ class Checkpoints:
         optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer] | None = None,
         schedule: Stateful | Mapping[str, Stateful] | None = None,
         state: Mapping[str, Stateful] | None = None,
+        ema: Averaging | None = None,
         keep: int = 3,
         asynchronous: bool = False,
         verify: bool = True,
@@ -376,6 +377,7 @@ class Checkpoints:
                 the models.
             schedule: Of the learning rate; or several by words.
             state: Further objects with ``state_dict`` and ``load_state_dict``, by name.
+            ema: An `ezpz.train.EMA` of the model, or of one of several.
             keep: How many checkpoints to keep; 0 keeps all.
             asynchronous: Copy to the CPU's memory, and write while the training continues.
             verify: Whether `load` compares files with their digests first; they are saved in either case.
@@ -387,6 +389,7 @@ class Checkpoints:
         one = [as_one("model", model), as_one("optimizer", optimizer), as_one("schedule", schedule)]
         self._together = Together()
         self._contents = Contents(one[0], one[1], one[2], dict(state or {}), _device_type(one[0]), set())
+        self._contents = self._contents._replace(ema=_average_of(one[0], ema))
         self._keep, self._asynchronous, self._verify = keep, asynchronous, verify
         self._pending: tuple[Future[EzpzError | None], Path] | None = None
         self._error: EzpzError | None = None  # of the last save
@@ -420,7 +423,7 @@ class Checkpoints:
         if optional:
             self._contents.optional.add(name)
 
-    def complete(self, *, optimizer: Any = None, schedule: Any = None) -> None:
+    def complete(self, *, optimizer: Any = None, schedule: Any = None, ema: Any = None) -> None:
         """Save and load these too, where none were given: `ezpz.train.Loop` calls it with its own.
 
         Checkpoints that lack them load all the same, with a line that says what begins anew.
@@ -428,10 +431,13 @@ class Checkpoints:
         Args:
             optimizer: Of torch; another kind, as DeepSpeed's, is not saved, and a line says so.
             schedule: Likewise, one with ``state_dict`` and ``load_state_dict``.
+            ema: An `ezpz.train.EMA`.
 
         Raises:
             UsageError: This saves another optimizer or schedule.
         """
+        if ema is not None and self._contents.ema is None:
+            self._contents = self._contents._replace(ema=_average_of(self._contents.model, ema))
         contents = self._contents
         can = {
             "optimizer": isinstance(optimizer, torch.optim.Optimizer),
@@ -440,6 +446,7 @@ class Checkpoints:
         for what, given, own in (
             ("optimizer", optimizer, contents.optimizer),
             ("schedule", schedule, contents.schedule),
+            ("ema", ema, contents.ema),
         ):
             if given is None or holds(own, given):
                 continue
@@ -629,6 +636,20 @@ def _look_around(folder: Path | str | None, keep: int) -> tuple[Path | None, Pat
         )
     there = complete_in(base)
     return base, there[-1][0] if there else None, ""
+
+
+def _average_of(model: nn.Module, ema: Averaging | None) -> Averaging | None:
+    """Return an average that is one of these weights.
+
+    Raises:
+        UsageError: It is one of others.
+    """
+    if ema is not None and not any(ema.model is each for each in models_in(model)):
+        raise UsageError(
+            "ema= averages another model than the one that is saved (from Checkpoints); expected the same object. Make "
+            "it behind wrap_model: `ema = ezpz.train.EMA(model)`."
+        )
+    return ema
 
 
 def _device_type(model: nn.Module) -> str:

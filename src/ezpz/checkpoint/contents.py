@@ -3,6 +3,7 @@ way out and back.
 
 model/<name>                             as the plain model calls it, whatever wraps it
 optimizer/{state,packed}/<name>/<key>    `ezpz.checkpoint.optimizers`
+ema/<name>                               the average of weights, where there is one
 extra/<name>                             what a module keeps in its state beside tensors
 objects/rank-<n>                         schedule, objects, options of the optimizer's groups
 random/rank-<n>                          random numbers of every rank
@@ -24,7 +25,7 @@ from ezpz.checkpoint import optimizers
 from ezpz.checkpoint.hugging_face_config import hugging_face_config
 from ezpz.checkpoint.layout import source_of
 from ezpz.checkpoint.packing import pack, unpack
-from ezpz.checkpoint.several import kind_of
+from ezpz.checkpoint.several import Models, kind_of
 from ezpz.checkpoint.storage import places_of
 
 if TYPE_CHECKING:
@@ -109,6 +110,19 @@ class Stateful(Protocol):
         """Take the state up."""
 
 
+class Averaging(Protocol):
+    """An average of a model's weights, as `ezpz.train.EMA`."""
+
+    model: Any
+    updates: int
+
+    def tensors(self) -> dict[str, Any]:
+        """Return the live averages by the names of the plain model."""
+
+    def begin_anew(self) -> None:
+        """Take the weights as they are."""
+
+
 class Loading(NamedTuple):
     """Tensors to be filled, and the prepared optimizer; ``problem`` says why it cannot be done."""
 
@@ -138,6 +152,7 @@ class Contents(NamedTuple):
     completed: frozenset[str] = (
         frozenset()
     )  # of optimizer and schedule, what came with a loop: a checkpoint may lack it
+    ema: Averaging | None = None
 
     def collect(self) -> tuple[dict[str, Any], Fingerprint]:
         """Return this rank's model and optimizer as nested dictionaries of the live tensors, and the fingerprint."""
@@ -148,7 +163,17 @@ class Contents(NamedTuple):
             tensors["extra"] = extra
         if self.optimizer is not None:
             tensors["optimizer"] = optimizers.collect(self.model, self.optimizer)
+        if self.ema is not None:
+            tensors["ema"] = self._averages()
         return tensors, {name: _described(value) for name, value in model.items()}
+
+    def _averages(self) -> dict[str, Any]:
+        """Return the averages of weights by the names that these have in the checkpoint."""
+        if self.ema is None:
+            return {}
+        words = self.model.items() if isinstance(self.model, Models) else ()
+        before = next((f"{word}." for word, each in words if each is self.ema.model), "")
+        return {f"{before}{name}": each for name, each in self.ema.tensors().items()}
 
     def fingerprint(self) -> Fingerprint:
         """Return name, format and whole shape of every entry of the model's state on this rank."""
@@ -163,6 +188,8 @@ class Contents(NamedTuple):
             objects["schedule"] = self.schedule.state_dict()
         if self.optimizer is not None:
             objects["groups"] = optimizers.group_options(self.optimizer)
+        if self.ema is not None:
+            objects["ema_updates"] = self.ema.updates
         config = hugging_face_config(self.model)
         if config:
             objects["hugging_face_config"] = config
@@ -225,6 +252,12 @@ class Contents(NamedTuple):
         tensors: dict[str, Any] = {"model": model}
         for part, name in wanted:
             tensors.setdefault(part, {})[name] = torch.empty(places[part, name].size, dtype=torch.uint8)
+        averages = self._averages() if any(path[0] == "ema" for path in places) else {}
+        lost = next((name for name in averages if ("ema", name) not in places), "")
+        if lost:
+            return Loading({}, None, None, f"it averages other weights: not {lost}")
+        if averages:
+            tensors["ema"] = averages
         if self.optimizer is None or manifest.optimizer is None:
             return Loading(tensors, None, source, "")
         fresh = bool(manifest.optimizer["fresh"])
@@ -255,9 +288,16 @@ class Contents(NamedTuple):
             derive(random, f"data-parallel place {layout.place}", self.device_type)
         else:
             restore(random, self.device_type)
+        if self.ema is not None and "ema" in loading.tensors:
+            self.ema.updates = int(objects["ema_updates"])
+        elif self.ema is not None:
+            self.ema.begin_anew()
         saved = {"optimizer": manifest.optimizer, "schedule": manifest.schedule}
         anew = [what for what in sorted(self.completed) if self._begins_anew(what, saved[what])]
-        return [f"it has no {what}: the loop's begins anew, as in step 0" for what in anew] + self._unused(given)
+        remarks = [f"it has no {what}: the loop's begins anew, as in step 0" for what in anew]
+        if self.ema is not None and "ema" not in loading.tensors:
+            remarks.append("it has no average of weights: that begins anew with its weights")
+        return remarks + self._unused(given)
 
     def _given_rates(self) -> list[float]:
         """Return the learning rates that groups began with; none where a schedule of which this knows nothing rules."""

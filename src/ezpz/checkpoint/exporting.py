@@ -59,7 +59,7 @@ class Exported(NamedTuple):
     remarks: list[str]
 
 
-def export(checkpoint: Path | str, to: Path | str, *, overwrite: bool = False) -> Exported:
+def export(checkpoint: Path | str, to: Path | str, *, ema: bool = False, overwrite: bool = False) -> Exported:
     """Write the weights of a checkpoint into a file, or a folder. No rank but this process takes part.
 
     The files of the checkpoint are compared with their digests first. What is written is complete or not there. In
@@ -68,6 +68,7 @@ def export(checkpoint: Path | str, to: Path | str, *, overwrite: bool = False) -
     Args:
         checkpoint: The folder of one checkpoint, such as `find_latest` returns.
         to: A name that ends in ``.safetensors`` or ``.pt`` is a file; another one is a folder.
+        ema: Whether to take the average of the weights (`ezpz.train.EMA`), in the formats of the weights.
         overwrite: Whether to replace a file that is there, or a folder that holds nothing but an export.
 
     Raises:
@@ -84,7 +85,7 @@ def export(checkpoint: Path | str, to: Path | str, *, overwrite: bool = False) -
         if damage:
             raise damage[0]
         whole = WholeTensors(source)
-        content = _Content(whole, list(manifest.model))
+        content = _Content(whole, list(manifest.model), "ema" if ema else "model")
         written = _write(content, target, overwrite=overwrite)
     except (Unusable, StorageError) as problem:
         raise UsageError(
@@ -139,10 +140,15 @@ class _Content:
         size: Bytes of the tensors read so far.
     """
 
-    def __init__(self, whole: WholeTensors, names: list[str]) -> None:
+    def __init__(self, whole: WholeTensors, names: list[str], part: str) -> None:
         self._whole, self.size = whole, 0
-        self._paths = {name: ("model", name) for name in names if ("model", name) in whole.places}
-        places = {name: whole.places[path] for name, path in self._paths.items()}
+        places = {name: whole.places["model", name] for name in names if ("model", name) in whole.places}
+        self._paths = {name: (part if (part, name) in whole.places else "model", name) for name in places}
+        if part not in {path[0] for path in self._paths.values()}:
+            raise UsageError(
+                "cannot export an average of weights: the checkpoint has none; expected one that was saved with "
+                "Checkpoints(…, ema=…). Leave --ema out for the weights."
+            )
         self.weights = {
             name: files.Weight(tuple(place.size), str(place.properties.dtype).removeprefix("torch."))
             for name, place in places.items()
@@ -154,7 +160,7 @@ class _Content:
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Read one after the other."""
         for name, path in self._paths.items():
-            tensor = self._whole.read(path)
+            tensor = self._whole.read(path).to(self._whole.places["model", name].properties.dtype)
             self.size += tensor.nbytes
             yield name, tensor
 

@@ -40,6 +40,7 @@ _OPTIONS = (
         group="export",
         help="FILE.safetensors, FILE.pt, or a folder that Hugging Face's from_pretrained reads",
     ),
+    option("--ema", action="store_true", group="export", help="the moving average of the weights in their place"),
     option("--overwrite", action="store_true", group="export", help="replace what is there"),
 )
 _ABOUT = "A checkpoint is left as it is. To verify needs no torch; an export runs in this process, without devices."
@@ -73,7 +74,7 @@ def _export(options: Namespace) -> int:
     source = f"{options.folders[0]} (from the command line)" if options.folders else f"{folder} (the newest run)"
     from ezpz.checkpoint.exporting import export
 
-    done = export(_newest_in(folder, source), options.to, overwrite=options.overwrite)
+    done = export(_newest_in(folder, source), options.to, ema=options.ema, overwrite=options.overwrite)
     for remark in done.remarks:
         say(sys.stderr, f"ezpz: {remark}", "backslashreplace")
     size = f"{done.tensors} tensors, {done.size / 1e6:.1f} MB"

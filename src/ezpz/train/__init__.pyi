@@ -19,6 +19,7 @@ from ezpz.train.loop import Loop as Loop, Outcome as Outcome
 from ezpz.train.losses import compile_loss as compile_loss, next_token_loss as next_token_loss
 from ezpz.train.trainer_options import DTYPES as DTYPES, Parser as Parser, make_parser as make_parser, parse as parse
 from ezpz.train.trainer_options import rank_batch_size as rank_batch_size
+from ezpz.train.moving_average import EMA as EMA
 from ezpz.train.run_trainer import checkpoint_options as checkpoint_options, finish_run as finish_run
 from ezpz.train.run_trainer import log_setup as log_setup, loop_options as loop_options, run_main as run_main
 from ezpz.train.run_trainer import schedule_options as schedule_options

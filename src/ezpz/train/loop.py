@@ -173,6 +173,8 @@ class Loop:
         schedule: A scheduler of torch, stepped once per step; a ``ReduceLROnPlateau`` after each evaluation, with its
             ``loss`` or only metric, rank 0's on all ranks.
         schedule_every: ``epoch`` steps it at the end of each epoch of ``data`` instead.
+        ema: An `ezpz.train.EMA` of the model: it follows every step, is evaluated in place of the weights, and is saved
+            by ``checkpoints``.
         dtype: Format of the forward pass, of a model that `ezpz.wrap_model` was not asked to compute in one.
         cost: What a sample costs, for tokens per second and MFU.
         evaluate: Returns metrics to be recorded with the step before; every rank calls it.
@@ -216,6 +218,7 @@ class Loop:
         max_norm: float = 0.0,
         schedule: Any = None,
         schedule_every: str = "step",
+        ema: Any = None,
         dtype: str | torch.dtype = "fp32",
         cost: Cost | None = None,
         evaluate: Callable[[], Mapping[str, float]] | None = None,
@@ -248,6 +251,9 @@ class Loop:
         dtype = str(number_format(model, dtype))
         self._feed = _make_feed(model, batches, data, epochs, steps, batch_size, accumulate)
         check(model, optimizer, None, schedule)
+        self._ema = ema
+        if ema is not None and ema.model is not model:
+            raise UsageError("ema= averages another model than the Loop's (from Loop); expected EMA(model).")
         self._evaluation = _Evaluation(evaluate, eval_every or epoch_steps)
         self._saving = _Saving(checkpoints, save_every, save_seconds)
         self._reporting = Reporting(log, log_every, window, epoch_steps, row)
@@ -265,7 +271,7 @@ class Loop:
             checkpoints.include("loss scaler", self._update.scaler)
         if checkpoints is not None:
             checkpoints.claim()
-            checkpoints.complete(optimizer=optimizer, schedule=schedule)
+            checkpoints.complete(optimizer=optimizer, schedule=schedule, ema=ema)
             checkpoints.include("samples consumed", self._feed, optional=True)
         self._start = checkpoints.load(resume) if resume is not None else start
         self._orders_buckets = resume is not None and has_buckets_to_order(model)
@@ -444,6 +450,8 @@ class Loop:
             sums = {**totals.means, _MINE: totals.mine} | ({} if is_mean else {_COUNT: totals.count})
         scale = totals.factor * self._nominal if totals is not None and not is_mean and self._nominal else 1.0
         norm = self._update.step(scale)
+        if self._ema is not None:
+            self._ema.update()
         if self._steps_schedule == "step" or (self._steps_schedule == "epoch" and self._feed.ended_epoch()):
             self._schedule.step()
         names, values = to_host(sums if norm is None else {**sums, "grad_norm": norm})
@@ -504,7 +512,8 @@ class Loop:
         if evaluation.compute is not None and evaluation.is_due(done, self._steps) and request < LEAVE:
             rows.record(wait=True)
             begin = perf_counter()
-            with patience("evaluation", EVALUATION), kept_modes(self._model):
+            averaged = self._ema.swapped() if self._ema is not None else nullcontext()
+            with patience("evaluation", EVALUATION), kept_modes(self._model), averaged:
                 values.update(evaluation.compute())
             if self._steps_schedule == "evaluation":
                 self._schedule.step(broadcast(_only_metric(values)))
