@@ -68,11 +68,7 @@ VERBS = {
         _RUNS,
     ),
     "why": ("ezpz.cli.why", "say why a launch ended as it did, and what to try", "Why a run ended"),
-    "checkpoint": (
-        "ezpz.cli.checkpoint",
-        "verify checkpoints (are their files as they were written?), or export the weights of one",
-        "Checkpoints",
-    ),
+    "checkpoint": ("ezpz.cli.checkpoint", "verify checkpoints, or export the weights of one", "Checkpoints"),
     "compare": (
         "ezpz.cli.compare",
         "show what runs have set differently, and where their curves part",

@@ -22,7 +22,7 @@ _ezpz_verbs() {
     'startup:show where the time to the first step went, and who held up whom'
     'stacks:show where every rank of a running launch is now'
     'why:say why a launch ended as it did, and what to try'
-    'checkpoint:verify checkpoints (are their files as they were written?), or export the weights of one'
+    'checkpoint:verify checkpoints, or export the weights of one'
     'compare:show what runs have set differently, and where their curves part'
     'benchmark:run the trainers one after another and show what each reached'
     'where:show scheduler, hosts, devices and site, each with its source'

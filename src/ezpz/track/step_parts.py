@@ -138,7 +138,7 @@ def _of_attempt(
     times = training.time_array
     apart = np.diff(numbers).clip(1)
     seconds = np.diff(times).clip(0.0)
-    if float(np.median(seconds)) < _SHORTEST:
+    if not np.isfinite(times).all() or float(np.median(seconds)) < _SHORTEST:  # logs of others may tell no times
         return None
     steps = training.step_array
     parts: dict[str, Any] = {}
