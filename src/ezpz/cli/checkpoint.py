@@ -57,7 +57,7 @@ _EXITS = (
 
 def main(argv: Sequence[str]) -> int:
     """Verify checkpoints, a line each, or export one, and return the exit code."""
-    usage = "verify [RUN ...]\n       ezpz checkpoint export [RUN] --to FILE"
+    usage = "verify [RUN ...] | export [RUN] --to FILE"
     parser = make_verb_parser("checkpoint", _OPTIONS, _ABOUT, usage=usage, examples=_EXAMPLES, exits=_EXITS)
     return run_verb(parser, argv, lambda options: _DO[options.action](options))
 
