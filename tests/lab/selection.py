@@ -48,7 +48,7 @@ LAB_FIXTURES = {
 HAS_TORCH = find_spec("torch") is not None
 NO_TORCH = "torch is not installed: its tests are left out (pip install torch)"
 _TESTS = Path(__file__).parents[1]
-_NEEDS_TORCH = re.compile(r"No module named 'torch'|could not import 'torch'|needs torch|torch is not installed")
+_NEEDS_TORCH = re.compile(r"No module named \\?'torch|could not import 'torch'|needs torch|torch is not installed")
 
 
 def mark_lab_tests(items):
