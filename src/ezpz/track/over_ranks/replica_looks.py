@@ -33,7 +33,7 @@ _ELEMENTS = 1 << 18  # of a part, where there are fewer than 20
 _TENSORS = 64  # of a part, likewise
 _MOST_OPTIMIZERS = 8  # of a program that has one for each weight the others are not looked at
 _MOST_INPUTS = 64  # of a step; where there are more, nothing is known of them
-_MOST_ELEMENTS = 1 << 15  # of a gradient, and of an input, which only have to be told from others
+_MOST_ELEMENTS = 1 << 15  # of the gradients of a part, and of an input, which only have to be told from others
 _WAITING = 64  # looks that wait for a row
 _NAMED, _LONGEST = 64, 120  # names of a part that are recorded, and their characters
 
@@ -207,11 +207,11 @@ class ReplicaLooks:
         if home.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return
         weights = [_bits(_local(each)) for each in chosen]
-        gradients = list(_gradients(chosen))
+        gradients, held = _gradients(chosen)
         inputs = [each for each in inputs if each.device == home]
         sums = torch.stack([*weights, *gradients, *inputs])
         counts = len(weights), len(gradients), len(inputs)
-        layout = crc32(f"{watched.number} {steps} {part} {watched.layout} {counts[:2]}".encode()) >> 12
+        layout = crc32(f"{watched.number} {steps} {part} {watched.layout} {len(weights)} {held}".encode()) >> 12
         place = _place() if inputs else None
         pending = _Pending(*_copied(sums), counts, layout, place, part, len(watched.parts), [])
         self._pending[watched.number] = pending
@@ -298,14 +298,22 @@ def _local(tensor: Any) -> Any:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def _gradients(parameters: list[Any]) -> Iterator[Any]:
+def _gradients(parameters: list[Any]) -> tuple[list[Any], int]:
+    """Return a sum over the gradients of each number format, and how many gradients there are."""
+    import torch
+
+    of_format: dict[Any, list[Any]] = {}
+    held = 0
     for each in parameters:
         gradient = each.grad
         if gradient is None or any(how.is_partial() for how in getattr(gradient, "placements", ())):
             continue
         gradient = _local(gradient)
         if _is_summable(gradient) and gradient.device == _local(parameters[0]).device:
-            yield _bits(gradient, _MOST_ELEMENTS)
+            bits = _as_integers(gradient.detach().reshape(-1))
+            of_format.setdefault(bits.dtype, []).append(bits[:: -(-len(bits) * len(parameters) // _MOST_ELEMENTS)])
+            held += 1
+    return [torch.cat(each).sum(dtype=torch.int64) for each in of_format.values()], held
 
 
 def _tensors_of(args: Any) -> Iterator[Any]:
@@ -327,18 +335,24 @@ def _bits(tensor: Any, most: int = 0) -> Any:
     """
     import torch
 
-    flat = tensor.detach().reshape(-1)
-    if flat.is_complex():
-        flat = torch.view_as_real(flat).reshape(-1)
-    size = flat.element_size()
-    apart = -(-flat.numel() // most) if most else 1
-    if apart == 1 and size < 8 and flat.numel() * size % 8 == 0 and flat.storage_offset() * size % 8 == 0:
-        return flat.view(torch.int64).sum()
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = flat.view(kinds[size])[::apart]
+    bits = _as_integers(tensor.detach().reshape(-1))
+    size = bits.element_size()
+    apart = -(-len(bits) // most) if most else 1
+    if apart == 1 and size < 8 and len(bits) * size % 8 == 0 and bits.storage_offset() * size % 8 == 0:
+        return bits.view(torch.int64).sum()
+    bits = bits[::apart]
     if apart == 1 and size == 4:
         return bits.sum(dtype=torch.int32).long()  # 10 times as fast on a CPU
     return bits.sum(dtype=torch.int64)
+
+
+def _as_integers(flat: Any) -> Any:
+    """Return a tensor of one dimension as whole numbers of its bits."""
+    import torch
+
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    return flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
 
 
 def _copied(sums: Any) -> tuple[Any, Any]:
