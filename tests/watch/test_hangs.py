@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import ezpz
-from ezpz.launch.host.process_stacks import Frame, parse_dump
+from ezpz.launch.host.process_stacks import Frame, parse_dump, parse_threads
 from ezpz.launch.stack_groups import CodePlace, locate, summarise
+from ezpz.watch.collectives.beside_main import awaited_threads
 
 OWN = Path(ezpz.__file__).parent
 SITE = "/venv/lib/python3.11/site-packages"
@@ -154,3 +155,21 @@ def test_many_places_are_bounded():
     assert len(line) < 500
     spread = [(rank, f"n{rank:03}", REDUCE if rank > 8 else DATA) for rank in range(1, 200)]
     assert summarise(spread).endswith("ranks 1-8 on 8 hosts in DataLoader (data.py:31)")
+
+
+def test_threads_that_keep_a_rank_at_its_end_are_named():
+    wait = f'  File "{STD}/threading.py", line 1590 in _shutdown\n'
+    bootstrap = f'  File "{STD}/threading.py", line 1002 in _bootstrap\n'
+    ours = f'Thread 0x03 (most recent call first):\n  File "{OWN}/progress.py", line 9 in answer\n{bootstrap}'
+    threads = [
+        f'Thread 0x02 (most recent call first):\n  File "/home/me/train.py", line {line} in prefetch\n{bootstrap}\n'
+        for line in (3, 7)
+    ]
+    dump = f"{threads[0]}{ours}\nCurrent thread 0x01 (most recent call first):\n{wait}"
+    assert awaited_threads(parse_dump(dump), parse_threads(dump)) == "prefetch (train.py:3)"
+    several = f"{threads[1]}{dump}"
+    assert (
+        awaited_threads(parse_dump(several), parse_threads(several)) == "prefetch (train.py:7), prefetch (train.py:3)"
+    )
+    trains = dump.replace("_shutdown", "wait")  # in the middle of a program, such as for a result
+    assert awaited_threads(parse_dump(trains), parse_threads(trains)) == ""

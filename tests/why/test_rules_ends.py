@@ -194,6 +194,17 @@ CASES = {
         {"text": "rank 1 …", "rank": 1, "code": 1, "words": GROUP},
         ("exception", "rank 1 on n02 raised KeyError: 'b' (data.py:4)", False),
     ),
+    "a group of exceptions that were not raised": (
+        {
+            "text": "rank 1 …",
+            "rank": 1,
+            "code": 1,
+            "words": GROUP.partition("    | Traceback")[0]
+            + "    | ValueError: a\n    +---------------- 2 ----------------\n    | TypeError: b\n"
+            + f"    +{36 * '-'}\n",
+        },
+        ("exception", "rank 1 on n02 raised ExceptionGroup: two (1 sub-exception): ValueError: a (train.py:9)", False),
+    ),
     "a traceback in colours": (
         {"text": "rank 1 …", "rank": 1, "code": 1, "words": TRACE.replace('"/home/me/train.py"', COLOURED)},
         ("exception", "rank 1 on n02 raised ValueError: no such shard (train.py:31)", False),

@@ -208,7 +208,7 @@ class AskedRank(Record):
         cpu: Seconds of CPU that its Python had used; -1 where that is not known.
         switches: How often its main thread had gone to sleep; -1 where that is not known.
         child: The child that it waits for, and what the kernel says of it.
-        worker: Where a worker of its loader is, for which it waits.
+        worker: Where a worker of its loader is for which it waits, or threads that keep it at its end.
         words: The last that it wrote on stderr, where that has a traceback.
     """
 

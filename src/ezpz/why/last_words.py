@@ -38,6 +38,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 # Python draws an edge beside the tracebacks of a group: "  | ", or "    +---------------- 2 ----------------".
 _OF_GROUP = "+ Exception Group Traceback"
 _EDGE = re.compile(r"(?m)^ {2,60}[|+] ?")
+_EDGE_OF_PART = re.compile(r"[-+ ]{0,60}-{16}( \d{1,4} -{16})?$")  # what `_EDGE` leaves of it
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = '  File "'
 # How a process learns that one which it has started is gone: torch's loader and spawn, Python's pools and pipes.
@@ -203,7 +204,10 @@ def _message(traceback: str) -> tuple[str, ...]:
     for line in _after_frames(traceback).splitlines()[:_MESSAGE]:
         if _NO_MESSAGE.match(line):
             break
-        message.append(line.strip()[:_LONGEST_OF_MESSAGE])
+        if not _EDGE_OF_PART.match(line):
+            message.append(line.strip()[:_LONGEST_OF_MESSAGE])
+    if len(message) > 1 and message[0].endswith((" sub-exception)", " sub-exceptions)")):
+        message[0] += ":"  # the first of them, which has no traceback of its own, says what was wrong
     return tuple(message)
 
 

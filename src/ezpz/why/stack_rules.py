@@ -155,6 +155,7 @@ def lives_at_its_end(facts: Facts) -> Iterator[Cause]:
         child = f" and waits for its child {asked[rank].child}" if asked[rank].child else ""
         who = facts.who(rank)
         of_thread = " and waits for a thread" * place.startswith("_shutdown (threading.py")
+        of_thread += f" in {asked[rank].worker}" if of_thread and asked[rank].worker else ""
         does = f"is still {spot(place)}{of_thread}"
         yield Cause(
             "raised" if raised else "still-lives",

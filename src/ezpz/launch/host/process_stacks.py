@@ -43,6 +43,7 @@ __all__ = [
     "maps_mpi4py",
     "maps_torch",
     "parse_dump",
+    "parse_threads",
     "parse_traceback",
     "py_spy",
     "pythons",
@@ -118,6 +119,12 @@ def parse_dump(text: str) -> list[Frame]:
     current = [frames for who, frames in mains if who == "Current thread"]
     candidates = current or [frames for _, frames in mains] or [frames for _, frames in blocks]
     return candidates[-1] if candidates else []
+
+
+def parse_threads(text: str) -> list[list[Frame]]:
+    """Return the frames of the threads that `threading` started, from what faulthandler wrote, innermost first."""
+    stacks = (_frames(text, match.end()) for match in _BLOCK.finditer(text))
+    return [frames for frames in stacks if frames and frames[-1].function == "_bootstrap"]
 
 
 def parse_traceback(text: str) -> list[Frame]:

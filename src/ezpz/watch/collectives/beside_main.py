@@ -6,23 +6,26 @@ to a worker: where py-spy sees nothing of it, the kernel tells.
 
 from __future__ import annotations
 
+import os
 import time
 
 from ezpz import proc
 from ezpz.launch.host import process_stacks
 from ezpz.launch.stack_groups import locate, words_of
+from ezpz.why.users_files import is_users
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from ezpz.launch.host.process_stacks import SeenThread
+    from ezpz.launch.host.process_stacks import Frame, SeenThread
 
-__all__ = ["BesideMain"]
+__all__ = ["BesideMain", "awaited_threads"]
 
 LOOK = 0.1  # seconds over which threads are looked at
 _BUSY = 0.5  # share of them in which a busy thread had one, or waited for one
 _MOST = 8  # threads and groups of processes of a rank that are told, and its processes that py-spy looks at
+_NAMED = 3  # threads that keep a rank at its end
 _OWN = ("ezpz-", "pydev")  # names of our threads, and of debuggers'
 _SERVICES = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver", b"_inductor/compile_worker")
 
@@ -71,6 +74,22 @@ class BesideMain:
             who = f"process {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes, such as {pids[0]},"
             told.append(f"{who} {where}")
         return told[:_MOST]
+
+
+def awaited_threads(main: Sequence[Frame], threads: Iterable[list[Frame]]) -> str:
+    """Return where threads of the program are that keep it at its end, as ``prefetch (train.py:3)``, the first few.
+
+    Python waits in ``threading._shutdown`` for all threads that are no daemons; stacks do not tell which ones are.
+
+    Args:
+        main: Frames of the main thread, innermost first.
+        threads: Those of others.
+    """
+    if not any(frame.function == "_shutdown" and frame.file.endswith("threading.py") for frame in main[:3]):
+        return ""
+    places = [locate(frames) for frames in threads if frames]
+    own = [f"{place.what} ({os.path.basename(place.file)}:{place.line})" for place in places if is_users(place.file)]
+    return ", ".join(list(dict.fromkeys(own))[:_NAMED])
 
 
 def _is_service(pid: int) -> bool:

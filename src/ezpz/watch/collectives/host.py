@@ -17,12 +17,14 @@ from ezpz.launch.host import process_stacks, rank_start
 from ezpz.launch.stack_groups import locate
 from ezpz.launch.watchers import HostHandle, HostSide
 from ezpz.watch.collectives import messages
-from ezpz.watch.collectives.beside_main import LOOK, BesideMain
+from ezpz.watch.collectives.beside_main import LOOK, BesideMain, awaited_threads
 from ezpz.watch.collectives.last_collectives import CollectivesQuery, collected
 from ezpz.watch.collectives.outside_view import LOADER, OutsideView, may_be_saving, source_lines
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ezpz.launch.agent_messages import Message
     from ezpz.launch.host.process_stacks import Frame, SeenThread
     from ezpz.launch.host.rank_process import RankProcess
@@ -140,7 +142,7 @@ class StacksOfHost(HostSide):
             asks_by = signal_number or (int(signal.SIGABRT) if may_end else 0)
             if frames:
                 self._by[number] = "its own thread" if number in told else "py-spy"
-                self._note(rank, frames)
+                self._note(rank, frames, [each.frames for each in self._seen_beside[number] if each is not main])
             # Python takes its handler away when it ends, and a new program has none.
             elif rank.output and asks_by and pid and proc.catches(pid, asks_by):
                 rank.output.expect_dump()
@@ -178,17 +180,25 @@ class StacksOfHost(HostSide):
         # The first one may only wait for the program, as `accelerate launch` does.
         return next((pid for pid in pythons if process_stacks.maps_torch(pid)), pythons[0]), 0
 
-    def _note(self, rank: RankProcess, frames: list[Frame]) -> None:
-        """Take the place of a rank: where it raised, if it runs none of its own code any more because of that."""
+    def _note(self, rank: RankProcess, frames: list[Frame], threads: Sequence[list[Frame]] = ()) -> None:
+        """Take the place of a rank: where it raised, if it runs none of its own code any more because of that.
+
+        Args:
+            rank: The rank.
+            frames: Those of its main thread.
+            threads: Those of its others.
+        """
         held, raised = self._held.get(rank.rank, ""), ""
         traced = process_stacks.parse_traceback(held)
         if traced and not any(frame.function == "<module>" for frame in frames):
             frames, raised = traced, _raised(held)
-        self._stacks[rank.rank] = replace(self._seen[rank.rank].told(rank, frames), raised=raised)
+        stack = self._seen[rank.rank].told(rank, frames)
+        self._stacks[rank.rank] = replace(stack, raised=raised, worker=awaited_threads(frames, threads))
 
     def _stacks_taken(self) -> None:
         for rank in self._dumping:
-            self._note(rank, process_stacks.parse_dump(rank.output.dump()) if rank.output else [])
+            dump = rank.output.dump() if rank.output else ""
+            self._note(rank, process_stacks.parse_dump(dump), process_stacks.parse_threads(dump))
         if self._ends:
             self._workers = [each for number in self._seen for each in self._workers_of(self.handle.ranks[number])]
         self._ask_worker()

@@ -29,9 +29,9 @@ class RankStack(Message):
 
     ``source`` is the user's line in which that is, ``mpi`` whether its Python has loaded mpi4py, ``cpu`` the seconds
     that this has used and ``switches`` how often its main thread has gone to sleep (-1: not known), ``child`` the child
-    that it waits for, ``worker`` where a worker of its loader is, and ``words`` the last that it wrote on stderr, where
-    that has a traceback. ``raised`` is the exception that ends it, where that
-    is no wait for others, ``by`` who has told where it is, and ``beside`` what goes on beside the main thread.
+    that it waits for, ``worker`` where a worker of its loader or a thread is that it waits for, and ``words`` the last
+    that it wrote on stderr, where that has a traceback. ``raised`` is the exception that ends it, where that is no wait
+    for others, ``by`` who has told where it is, and ``beside`` what goes on beside the main thread.
     """
 
     rank: int = rank_field()
