@@ -233,7 +233,7 @@ def _write_folder(content: _Content, target: Path, *, overwrite: bool) -> list[s
     try:
         for name, tensor in content.tensors():
             writer.put(name, tensor)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: what is half written goes
         writer.give_up()
         raise
     error = writer.finish(config, replace=overwrite)
