@@ -165,7 +165,7 @@ from ezpz.train import Loop
 class Saves:
     def include(self, name, stateful, *, optional=False):
         pass
-    def complete(self, *, optimizer, schedule):
+    def complete(self, **objects):
         pass
     def claim(self):
         pass

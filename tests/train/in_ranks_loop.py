@@ -287,7 +287,7 @@ class Saves:
     def include(self, name, stateful, *, optional=False):
         pass
 
-    def complete(self, *, optimizer, schedule):
+    def complete(self, **objects):
         pass
 
     def claim(self):

@@ -50,7 +50,7 @@ SCRIPT = """
     class Saves:
         def include(self, name, stateful, *, optional=False):
             pass
-        def complete(self, *, optimizer, schedule):
+        def complete(self, **objects):
             pass
         def claim(self):
             pass
