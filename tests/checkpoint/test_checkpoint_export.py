@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -212,4 +213,15 @@ def test_a_place_that_cannot_be_written_is_one_error(saved, tmp_path, monkeypatc
     for target in ("weights.pt", "weights.safetensors", "out"):
         with pytest.raises(EzpzError, match=r"No space left on device; expected"):
             export(path, tmp_path / target)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["run"]
+
+
+def test_a_full_disk_is_left_without_a_trace(saved, tmp_path, monkeypatch):
+    """What a file still holds in memory fails once more when it is closed."""
+    opened = Path.open
+    full = lambda self, mode="r", *more: opened(Path("/dev/full") if mode == "wb" else self, mode, *more)  # noqa: E731
+    monkeypatch.setattr(Path, "open", full)
+    for target in ("weights.pt", "weights.safetensors", "out"):
+        with pytest.raises(EzpzError, match=r"No space left on device; expected"):
+            export(saved[0] / "checkpoints" / "step-00000003", tmp_path / target)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["run"]

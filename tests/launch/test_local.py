@@ -327,6 +327,15 @@ def test_one_of_several_tasks_starts_no_world_and_the_first_says_what_to_type(la
             assert done.stderr.count("\n") == bool(said) or not code
 
 
+def test_a_script_of_python_with_a_name_of_its_own_is_a_rank_that_may_launch(run_cli, clean_env, tmp_path):
+    line = f"{[sys.executable, '-m', 'ezpz.launch', '-n', '1', 'true']!r}"
+    script = f"#!{sys.executable}\nimport subprocess, sys\nsys.exit(subprocess.call({line}))\n"
+    done = run_cli(
+        [str(lab.program(tmp_path / "driver", script))], {**clean_env, **STEP, "SLURM_STEP_TASKS_PER_NODE": "4"}
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_ranks_that_cannot_meet_because_the_loopback_is_down_are_refused_at_once(run_cli, clean_env, subtests):
     require("hosts", hosts_of_lab.problem())
     for words, code in (("-n 2", 125), ("-n 1", 0), ("-n 2 --check off", 0)):

@@ -100,6 +100,10 @@ def export(checkpoint: Path | str, to: Path | str, *, ema: bool = False, overwri
     return written._replace(step=manifest.step)
 
 
+def _ending(target: Path) -> str:
+    return target.suffix.lower()
+
+
 def _refuse_target(target: Path, named: Path | str, *, overwrite: bool) -> None:
     """Refuse a place where nothing can be written, or where something is.
 
@@ -107,11 +111,11 @@ def _refuse_target(target: Path, named: Path | str, *, overwrite: bool) -> None:
         UsageError: It is such a place.
     """
     shown = f"{os.fspath(named)} (from --to)"
-    if target.suffix in _OTHERS:
+    if _ending(target) in _OTHERS:
         raise UsageError(f"cannot export to {shown}: no format of that ending is known; {_EXPECTED}.")
-    if target.suffix in _FILES and is_folder(target):
+    if _ending(target) in _FILES and is_folder(target):
         raise UsageError(f"cannot export to {shown}: it is a folder; expected the name of a file. Name another one.")
-    if target.suffix not in _FILES and is_there(target) and not is_folder(target):
+    if _ending(target) not in _FILES and is_there(target) and not is_folder(target):
         raise UsageError(f"cannot export to {shown}: it is a file, of no known ending; {_EXPECTED}.")
     try:
         inside = [each.name for each in target.iterdir()] if is_folder(target) else []
@@ -178,7 +182,7 @@ class _Content:
 
 def _write(content: _Content, target: Path, *, overwrite: bool) -> Exported:
     remarks = []
-    if target.suffix not in {".pt", ".pth"}:
+    if _ending(target) not in {".pt", ".pth"}:
         odd = next((name for name, weight in content.weights.items() if weight.dtype not in files.WRITTEN), "")
         if odd:
             raise UsageError(
@@ -187,7 +191,7 @@ def _write(content: _Content, target: Path, *, overwrite: bool) -> Exported:
             )
         remarks += [f"safetensors hold tensors alone: {name} is left out" for name in content.values]
     target.parent.mkdir(parents=True, exist_ok=True)
-    if target.suffix in _FILES:
+    if _ending(target) in _FILES:
         _write_file(content, target)
     else:
         remarks += _write_folder(content, target, overwrite=overwrite)
@@ -198,7 +202,7 @@ def _write_file(content: _Content, target: Path) -> None:
     hidden = target.with_name(f".{target.name}.{token_hex(4)}.tmp")
     try:
         with hidden.open("wb") as file:
-            if target.suffix == ".safetensors":
+            if _ending(target) == ".safetensors":
                 file.write(files.header_of(content.weights))
                 for _, tensor in content.tensors():
                     file.write(files.bytes_of(tensor))

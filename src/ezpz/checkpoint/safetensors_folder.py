@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,8 @@ class FolderWriter:
     def give_up(self) -> None:
         """Remove what was written."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # a full disk fails once more
+                self._file.close()
         shutil.rmtree(self._hidden, ignore_errors=True)
 
     def _guarded(self, action: Callable[..., None], *args: Any) -> None:
@@ -90,9 +92,11 @@ class FolderWriter:
             file = (self._hidden / name).open("wb")
             file.write(text.encode())
             self._close(file)
-        for old in self._folder.iterdir() if replace and self._folder.is_dir() else ():
-            old.unlink()
+        old = self._hidden.with_suffix(".old")
+        if replace and self._folder.is_dir():
+            self._folder.rename(old)  # a kill from here on loses neither
         self._hidden.rename(self._folder)
+        shutil.rmtree(old, ignore_errors=True)
 
     @staticmethod
     def _close(file: Any) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.options import LaunchOptions
 
-_PROGRAMS = ("python", "pt_main_thread")  # Python, also with torch in it: how names of processes begin
+_PASS_ON = {"conda", "mamba", "pipenv", "poetry", "hatch", "pdm"}  # written in Python, and what they run is the task
 _MEET = " --master-addr $MASTER_ADDR --master-port $MASTER_PORT --nproc-per-node auto"
 _FIRST_SPEAKS = 2.0  # seconds in which the first task says why: many launchers end all tasks when one has failed
 
@@ -53,9 +53,18 @@ def _of_unknown_world(family: Family, environ: Mapping[str, str]) -> Ranks | Non
 
 def _is_shell(family: Family, environ: Mapping[str, str]) -> bool:
     """Tell whether a person types into the first task, as with ``srun -N 2 --pty bash``: the others have ended."""
-    if not family.terminal_variable or family.terminal_variable not in environ or not os.isatty(0):
+    if not family.terminal_variable or family.terminal_variable not in environ or not _has_terminal():
         return False
     return proc.name(os.getppid()) != family.careless_starter  # else the task itself is `launch`
+
+
+def _has_terminal() -> bool:
+    """Tell whether this process has a terminal, also where its input and output are none."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return any(map(os.isatty, range(3)))
+    return True
 
 
 def _is_of_program(family: Family, environ: Mapping[str, str]) -> bool:
@@ -65,7 +74,8 @@ def _is_of_program(family: Family, environ: Mapping[str, str]) -> bool:
         return True
     pid = os.getppid()
     while pid > 1 and f"\0{rank}=".encode() in proc.environ(pid):
-        if proc.name(pid).startswith(_PROGRAMS):
+        # A script that names Python in its first line has a name of its own.
+        if os.path.basename(proc.link(pid, "exe")).startswith("python") and proc.name(pid) not in _PASS_ON:
             return True
         status = proc.stat(pid)
         pid = status.parent if status else 0
