@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -188,7 +189,7 @@ def test_a_newer_record_of_a_launch_is_refused_and_others_are_listed(subtests, r
     folders = sorted((home / "ezpz" / "launches").iterdir())
     ran = next(each for each in folders[::-1] if json.loads((each / "run.json").read_text())["exit_code"] == 0)
     newer = json.loads((ran / "run.json").read_text())
-    (ran / "run.json").write_text(json.dumps({**newer, "schema": 2, "started": 1e10}))  # the newest of all
+    (ran / "run.json").write_text(json.dumps({**newer, "schema": 2, "started": time.time()}))  # the newest of all
     sentence = f"cannot read {ran}/run.json: its schema is 2, written by a newer ezpz; this ezpz {ezpz.__version__}"
     run = home / "run"
     run.mkdir()

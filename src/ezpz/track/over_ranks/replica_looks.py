@@ -204,7 +204,8 @@ class ReplicaLooks:
         watched.looks += 1
         chosen = watched.parts[part]
         home = _local(chosen[0]).device
-        if home.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        is_capturing = getattr(getattr(torch, home.type, None), "is_current_stream_capturing", None)
+        if is_capturing is not None and is_capturing():
             return
         weights = [_bits(_local(each)) for each in chosen]
         gradients, held = _gradients(chosen)
