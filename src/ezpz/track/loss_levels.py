@@ -44,7 +44,8 @@ _LEAST_BLOCK, _BLOCKS = 5, 40  # rows whose median is a level; and how many of t
 _LAST_ROWS, _OF_ROWS = 20, 10  # the last 20 rows, or a tenth of all, are the end
 _FAR, _NEAR = 2.0, 1.25  # times: how far the end is above the lowest level, or above the start
 _SIGMAS, _OF_MEDIANS = 4.5, 8.0  # standard deviations of single rows, and of the difference of two medians
-_OF_WALK = 2.5  # standard deviations of a random walk of so many blocks
+_OF_WALK = 2.2  # standard deviations of a random walk of so many blocks
+_APART = 5  # blocks: two neighbours tell noise from a walk too poorly
 _ABRUPT = 4.0  # times: where the end is as far above the very first row, that row alone is the start
 _SUDDEN = 3  # rows
 _FALLS = 1.05  # times: the third quarter over the last one, of a loss that goes down again
@@ -349,8 +350,8 @@ def _wander(logs: Any, size: int) -> float:
     import numpy as np
 
     levels = np.median(logs[: len(logs) // size * size].reshape(-1, size), axis=1)
-    one, two = (float(middles(levels[apart:] - levels[:-apart])[1]) for apart in (1, 2))
-    return _OF_WALK * float(np.sqrt(max(0.0, two**2 - one**2) * len(levels)))
+    near, far = (float(middles(levels[apart:] - levels[:-apart])[1]) for apart in (1, _APART))
+    return _OF_WALK * float(np.sqrt(max(0.0, far**2 - near**2) / (_APART - 1) * len(levels)))
 
 
 def _without_jumps(logs: Any, places: Any) -> Any:
